@@ -1,0 +1,53 @@
+"""Canonical JSON bytes and their hashes: the one form in which bodies are stored and compared.
+
+Sorted keys, no spaces, UTF-8, no NaN. A lone surrogate (legal in a Python string, illegal in UTF-8)
+is written as its JSON escape, so that every string survives a round trip (RULINGS R13).
+"""
+
+import hashlib
+import json
+from typing import Any
+
+REPLACEMENT = "�"
+
+_encoder = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")
+)
+
+
+def canonical_bytes(value: Any) -> bytes:
+    """Encode a JSON value. Raises ValueError for NaN or infinity, TypeError for what JSON does not have."""
+    # Outside of strings the encoder writes ASCII only, so the error handler can only meet a lone
+    # surrogate inside a string, where `\udXXX` is the JSON escape of that very code unit.
+    return _encoder.encode(value).encode("utf-8", "backslashreplace")
+
+
+def parse(body: bytes) -> Any:
+    """Decode canonical JSON bytes."""
+    return json.loads(body)
+
+
+def sha256(body: bytes) -> bytes:
+    """The 32 raw bytes of the digest."""
+    return hashlib.sha256(body).digest()
+
+
+def sha256_hex(body: bytes) -> str:
+    """The digest as 64 hexadecimal characters."""
+    return hashlib.sha256(body).hexdigest()
+
+
+def effective_text(raw: str) -> tuple[str, int]:
+    """Make a text that any UTF-8 consumer takes: lone surrogates become U+FFFD.
+
+    Returns the text and how many code units were replaced, so that the effective value can say so.
+    """
+    try:
+        raw.encode("utf-8")
+    except UnicodeEncodeError:
+        characters = [
+            REPLACEMENT if "\ud800" <= character <= "\udfff" else character for character in raw
+        ]
+        replaced = sum(1 for old, new in zip(raw, characters, strict=True) if old != new)
+        return "".join(characters), replaced
+    return raw, 0

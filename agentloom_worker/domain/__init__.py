@@ -1,0 +1,1 @@
+"""Nouns and pure rules: frozen dataclasses, no I/O."""

@@ -1,0 +1,75 @@
+"""Capabilities: what a role may call, frozen with the release (seed 004, 7.1)."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from agentloom_worker.domain.model import Failure, ToolSchema
+from agentloom_worker.domain.policy import RetryPolicy
+
+
+class CapabilityKind(StrEnum):
+    """Who answers the call."""
+
+    PYTHON = "python"
+    BUILTIN = "builtin"  # internal operations: no attempt, a pure part of a step (RULINGS A23)
+
+
+class Effect(StrEnum):
+    """What a call may change outside."""
+
+    NONE = "none"
+    READ = "read"
+    WRITE_EXTERNAL = "write_external"
+    WRITE_WORKSPACE = "write_workspace"
+
+
+@dataclass(frozen=True, slots=True)
+class CapabilitySpec:
+    """One entry of a catalog. `handler_ref` is `module:function` or the name of an entry point."""
+
+    key: str
+    kind: CapabilityKind
+    model_name: str
+    description: str
+    input_schema: dict[str, object]
+    output_schema: dict[str, object] | None
+    schema_fingerprint: str  # SHA-256 hex of the canonical schemas
+    handler_ref: str
+    effect: Effect
+    timeout_ms: int
+    retry: RetryPolicy  # its `on_unknown.action = retry` is what makes a tool "idempotent" (RULINGS U12)
+
+    @property
+    def tool_schema(self) -> ToolSchema:
+        """As the model sees it."""
+        return ToolSchema(self.model_name, self.description, self.input_schema)
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """The resolved tools of one role, sorted by model name (stable request prefix)."""
+
+    capabilities: tuple[CapabilitySpec, ...]
+    catalog_hash: str
+    by_model_name: dict[str, CapabilitySpec] = field(compare=False)
+
+
+class ResultStatus(StrEnum):
+    """How a call ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a handler gave back: text for the model, or a structured JSON value, or a failure.
+
+    `structured` is a one-element tuple holding the JSON value, so that JSON null differs from nothing.
+    """
+
+    status: ResultStatus
+    text: str = ""
+    structured: tuple[object] | None = None
+    failure: Failure | None = None

@@ -1,0 +1,34 @@
+"""Named points at which tests kill a process or raise; no-ops in production.
+
+`hit(point, detail)` is called with the step's name as detail. The crash suite installs a trigger that
+counts hits and sends a real SIGKILL to its own process; see `POINTS` for what each point means.
+"""
+
+from collections.abc import Callable
+
+POINTS: dict[str, str] = {
+    "claim.after": "the claim is committed, nothing is loaded yet",
+    "step.loaded": "the slice is loaded, nothing is decided yet",
+    "tail.raise": "before a pure part; tests raise here instead of killing",
+    "attempt.before": "before the effect begins, its intent is committed",
+    "attempt.sent": "the effect has begun: the request left, or the tool's function was entered",
+    "first_output.saved": "the receipt of the first output is committed",
+    "effect.done": "the effect has ended, its outcome is in memory only",
+    "commit.before": "the write set is built, nothing is sent",
+    "commit.after": "the commit is durable, nothing is published",
+    "publish.after": "successors are published",
+}
+
+_trigger: Callable[[str, str], None] | None = None
+
+
+def hit(point: str, detail: str) -> None:
+    """Mark that execution has reached a point. `detail` is the step's name."""
+    if _trigger is not None:
+        _trigger(point, detail)
+
+
+def install(trigger: Callable[[str, str], None] | None) -> None:
+    """Set or clear the trigger of this process. For tests only."""
+    global _trigger
+    _trigger = trigger
