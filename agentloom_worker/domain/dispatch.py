@@ -1,0 +1,78 @@
+"""pending_dispatch: the table is the queue, a message is only a hint (RUNTIME 1, 4)."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from uuid import UUID
+
+from agentloom_worker.ids import ClaimToken, DispatchId, ProcessId, RunId
+
+
+class Queue(StrEnum):
+    """Who serves a row. Each queue scales alone (RUNTIME 5)."""
+
+    CONTROL = "control"
+    MODEL = "model"
+    TOOLS = "tools"
+    MAINTENANCE = "maintenance"
+    SOLITARY = "solitary"
+
+
+@dataclass(frozen=True, slots=True)
+class Successor:
+    """A row to be inserted by a commit. The key names the cause (RULINGS T5).
+
+    `delay_us` counts from the commit, `due_at` is an instant; at most one of them is set.
+    """
+
+    step: str
+    subject_id: UUID
+    key: str
+    delay_us: int = 0
+    due_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A row that this process holds. `attempts` includes this claim; `now_us` is the database's clock."""
+
+    dispatch_id: DispatchId
+    token: ClaimToken
+    scope_id: UUID
+    run_id: RunId | None
+    step: str
+    step_version: int
+    subject_id: UUID
+    key: str
+    epoch: int
+    attempts: int
+    failures: int
+    now_us: int
+
+    @property
+    def first(self) -> bool:
+        """No claim before this one can have begun the effect (RULINGS T7, A1)."""
+        return self.attempts <= 1
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchRow:
+    """A row as operators see it."""
+
+    dispatch_id: DispatchId
+    run_id: RunId | None
+    step: str
+    subject_id: UUID
+    key: str
+    queue: str
+    not_before: int
+    wake_at: int
+    claimed_by: ProcessId | None
+    claimed_until: int | None
+    suspect_at: int | None
+    attempts: int
+    losses: int
+    failures: int
+    wakes: int
+    last_error: str | None
+    parked_at: int | None
+    created_at: int

@@ -1,0 +1,102 @@
+"""Operations and their attempts: one logical call, and each time it was tried outside."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from agentloom_worker.domain.model import Executed, FirstOutput
+from agentloom_worker.ids import BatchId, BlobId, CallId, NodeId, OperationId, RunId
+
+
+class OperationKind(StrEnum):
+    """What is called."""
+
+    MODEL = "model"
+    TOOL = "tool"
+    INTERNAL = "internal"  # answered by us, without an attempt (RULINGS A23)
+
+
+class OperationStatus(StrEnum):
+    """prepared → attempting → completed | failed | cancelled | unknown (RUNTIME 6)."""
+
+    PREPARED = "prepared"
+    ATTEMPTING = "attempting"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    UNKNOWN = "unknown"
+
+    @property
+    def settled(self) -> bool:
+        """Nothing more will happen to it."""
+        return self not in (OperationStatus.PREPARED, OperationStatus.ATTEMPTING)
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """A body: canonical JSON bytes inline, or the id of a blob of the same owner."""
+
+    inline: bytes | None = None
+    blob_id: BlobId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """`request` is the frozen recipe of a model operation; a call's arguments stand in its model operation.
+
+    `raw` is what came back; `effective` is None while it equals raw. `unknown_attempts` counts those
+    followed by `on_unknown` (RULINGS R11), `drain_interrupts` those ended by a drain (R10).
+    """
+
+    operation_id: OperationId
+    run_id: RunId
+    node_id: NodeId
+    kind: OperationKind
+    status: OperationStatus
+    revision: int
+    loop_no: int
+    capability: str
+    request: bytes | None = None
+    request_hash: bytes | None = None
+    batch_id: BatchId | None = None
+    ordinal: int | None = None
+    call_id: CallId | None = None
+    model_operation_id: OperationId | None = None
+    raw: Payload | None = None
+    effective: Payload | None = None
+    code: str | None = None
+    executed: Executed | None = None
+    attempts_made: int = 0
+    unknown_attempts: int = 0
+    drain_interrupts: int = 0
+
+
+class AttemptState(StrEnum):
+    """What is persisted of an attempt; what lies between intent and outcome lives in the process."""
+
+    INTENT = "intent"
+    COMPLETE = "complete"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try. `maybe_sent` is set where a claim that may have begun the effect was voided (RULINGS R3)."""
+
+    operation_id: OperationId
+    attempt_no: int
+    state: AttemptState
+    epoch: int
+    maybe_sent: bool = False
+    first_output: FirstOutput | None = None
+    first_output_at: int | None = None
+    code: str | None = None
+    category: str | None = None
+    detail: str | None = None
+    http_status: int | None = None
+    reason: str | None = None
+    partial: bytes | None = None
+    late: bytes | None = None
+    started_at: int | None = None
+    ended_at: int | None = None

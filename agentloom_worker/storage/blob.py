@@ -1,0 +1,64 @@
+"""Content above the inline limit, by owner and digest, compressed. Every read names the owner.
+
+An id or a hash gives no access by itself. Collection spares what was touched within the grace period, so
+that a body put before its commit survives until the commit refers to it (RULINGS T14).
+"""
+
+import zlib
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from agentloom_worker.canonical import sha256
+from agentloom_worker.limits import BLOB_COMPRESS_ABOVE_BYTES
+from agentloom_worker.storage.tables import Bytes, Instant, metadata
+from agentloom_worker.storage.template import Statement, Template
+
+blob = sa.Table(
+    "blob",
+    metadata,
+    sa.Column("blob_id", sa.Uuid, primary_key=True),
+    sa.Column("owner_id", sa.Uuid, sa.ForeignKey("owner.owner_id"), nullable=False),
+    sa.Column("sha256", Bytes, nullable=False),
+    sa.Column("size_bytes", sa.BigInteger, nullable=False),
+    sa.Column("media_type", sa.Text, nullable=False),
+    sa.Column("encoding", sa.Text, nullable=False),
+    sa.Column("content", Bytes, nullable=False),
+    sa.Column("touched_at", Instant, nullable=False),
+    sa.CheckConstraint("encoding IN ('identity', 'zlib')", name="encoding"),
+    sa.UniqueConstraint("owner_id", "sha256"),
+)
+
+BLOB_PUT = Template(
+    "blob_put",
+    "blob_id:uuid owner_id:uuid sha256:bytes size:int media_type:text encoding:text content:bytes",
+    "INSERT INTO blob (blob_id, owner_id, sha256, size_bytes, media_type, encoding, content, touched_at)"
+    " VALUES (:blob_id, :owner_id, :sha256, :size, :media_type, :encoding, :content, {now})"
+    " ON CONFLICT (owner_id, sha256) DO UPDATE SET touched_at = excluded.touched_at",
+)
+TEMPLATES = (BLOB_PUT,)
+
+
+def put(blob_id: UUID, owner_id: UUID, body: bytes, media_type: str) -> Statement:
+    """The statement that stores a body unless the owner has it already (then it is only touched)."""
+    encoding, content = "identity", body
+    if len(body) > BLOB_COMPRESS_ABOVE_BYTES:
+        packed = zlib.compress(body, 6)
+        if len(packed) < len(body):
+            encoding, content = "zlib", packed
+    return BLOB_PUT(blob_id, owner_id, sha256(body), len(body), media_type, encoding, content)
+
+
+def find_id(conn: sa.Connection, owner_id: UUID, digest: bytes) -> UUID | None:
+    """The id under which an owner holds a body."""
+    query = sa.select(blob.c.blob_id).where(blob.c.owner_id == owner_id, blob.c.sha256 == digest)
+    return conn.execute(query).scalar()
+
+
+def read(conn: sa.Connection, owner_id: UUID, blob_id: UUID) -> bytes | None:
+    """The body, if this owner holds that blob; verified against its digest by `audit`."""
+    query = sa.select(blob.c.encoding, blob.c.content).where(blob.c.blob_id == blob_id, blob.c.owner_id == owner_id)
+    row = conn.execute(query).one_or_none()
+    if row is None:
+        return None
+    return zlib.decompress(row.content) if row.encoding == "zlib" else bytes(row.content)

@@ -1,0 +1,43 @@
+"""What the store asks of a database driver, and how database errors become ours."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import sqlalchemy as sa
+
+from agentloom_worker.errors import AgentloomError, Code
+from agentloom_worker.storage.template import Statement
+
+Row = tuple[object, ...]
+
+
+class NotAppliedError(AgentloomError):
+    """A batch was refused and undone. `constraint` names a violated unique key, `entity` a missed assertion."""
+
+    def __init__(self, code: Code, entity: str, constraint: str | None = None) -> None:
+        super().__init__(code, f"{entity or constraint} refused the commit")
+        self.entity = entity
+        self.constraint = constraint
+
+
+class Driver(Protocol):
+    """One database. Safe for use by many threads."""
+
+    dialect: str
+    engine: sa.Engine
+
+    def apply(self, statements: Sequence[Statement]) -> Row | None:
+        """Run all statements in one transaction, in order; return the row of the last one if it returns.
+
+        Raises NotAppliedError when an assertion or a unique key refuses (everything is undone), and
+        PersistenceUnavailableError when the outcome stayed unknown after bounded re-sends (RULINGS T6).
+        """
+        ...
+
+    def returning(self, statement: Statement) -> list[Row]:
+        """Run one statement with RETURNING in a transaction of its own and hand back its rows."""
+        ...
+
+    def close(self) -> None:
+        """Close every connection."""
+        ...

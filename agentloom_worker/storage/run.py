@@ -1,0 +1,482 @@
+"""The run and its tree: graph, invocation, node task, loop tickets, call batches.
+
+The Run row is the mutex of its tree: each commit's first statement is an UPDATE of it, which is also the
+status fence, the quota check and the source of run_seq (RULINGS T2).
+"""
+
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from agentloom_worker.domain.run import (
+    LIVE,
+    AgentInvocation,
+    BatchState,
+    CallBatch,
+    CleanupState,
+    Continuation,
+    EndCause,
+    GraphExecution,
+    LoopTicket,
+    NodeTask,
+    Phase,
+    Run,
+    RunStatus,
+    ScopeStatus,
+    TicketState,
+)
+from agentloom_worker.ids import (
+    BatchId,
+    GraphId,
+    InvocationId,
+    NodeId,
+    OperationId,
+    OwnerId,
+    ReleaseId,
+    RunId,
+    SessionId,
+)
+from agentloom_worker.storage.tables import HOT, Bytes, Instant, metadata, status_check
+from agentloom_worker.storage.template import Miss, Statement, Template
+
+_LIVE_LIST = ", ".join(f"'{status}'" for status in sorted(LIVE))
+
+run = sa.Table(
+    "run",
+    metadata,
+    sa.Column("run_id", sa.Uuid, primary_key=True),
+    sa.Column("owner_id", sa.Uuid, nullable=False),
+    sa.Column("session_id", sa.Uuid, sa.ForeignKey("session.session_id"), nullable=False),
+    sa.Column("release_id", sa.Uuid, nullable=False),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("lease_expires_at", Instant),
+    sa.Column("event_head", sa.BigInteger, nullable=False),
+    sa.Column("input_head", sa.BigInteger, nullable=False),
+    sa.Column("loops_used", sa.Integer, nullable=False),
+    sa.Column("loops_reserved", sa.Integer, nullable=False),
+    sa.Column("max_loops", sa.Integer, nullable=False),
+    sa.Column("deadline_at", Instant, nullable=False),
+    sa.Column("end_cause", sa.Text),
+    sa.Column("end_code", sa.Text),
+    sa.Column("end_detail", sa.Text),
+    sa.Column("answer_operation_id", sa.Uuid),
+    sa.Column("cleanup_state", sa.Text, nullable=False),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("started_at", Instant),
+    sa.Column("ended_at", Instant),
+    status_check("status", RunStatus),
+    status_check("end_cause", EndCause),
+    status_check("cleanup_state", CleanupState),
+    sa.CheckConstraint("loops_used >= 0 AND loops_reserved >= 0", name="loops"),
+    # A session has at most one run that has not ended. The status is in the predicate only, so that an
+    # update from queued to running still stays on its page.
+    sa.Index(
+        "run_live_session_key",
+        "session_id",
+        unique=True,
+        postgresql_where=sa.text(f"status IN ({_LIVE_LIST})"),
+        sqlite_where=sa.text(f"status IN ({_LIVE_LIST})"),
+    ),
+    # Serves the listing of a session's runs.
+    sa.Index("run_session_ix", "session_id", "run_id"),
+    **HOT,
+)
+
+graph_execution = sa.Table(
+    "graph_execution",
+    metadata,
+    sa.Column("graph_id", sa.Uuid, primary_key=True),
+    sa.Column("run_id", sa.Uuid, sa.ForeignKey("run.run_id"), nullable=False, unique=True),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("revision", sa.Integer, nullable=False),
+    status_check("status", ScopeStatus),
+)
+
+agent_invocation = sa.Table(
+    "agent_invocation",
+    metadata,
+    sa.Column("invocation_id", sa.Uuid, primary_key=True),
+    sa.Column("run_id", sa.Uuid, sa.ForeignKey("run.run_id"), nullable=False),
+    sa.Column("graph_id", sa.Uuid, nullable=False),
+    sa.Column("binding_key", sa.Text, nullable=False),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("revision", sa.Integer, nullable=False),
+    status_check("status", ScopeStatus),
+    sa.UniqueConstraint("run_id", "binding_key"),
+)
+
+node_task = sa.Table(
+    "node_task",
+    metadata,
+    sa.Column("node_id", sa.Uuid, primary_key=True),
+    sa.Column("run_id", sa.Uuid, sa.ForeignKey("run.run_id"), nullable=False),
+    sa.Column("invocation_id", sa.Uuid, nullable=False),
+    sa.Column("role_key", sa.Text, nullable=False),
+    sa.Column("phase", sa.Text, nullable=False),
+    sa.Column("continuation", Bytes, nullable=False),
+    sa.Column("revision", sa.Integer, nullable=False),
+    status_check("phase", Phase),
+    # Serves the load of a slice by run.
+    sa.Index("node_task_run_ix", "run_id"),
+    **HOT,
+)
+
+loop_ticket = sa.Table(
+    "loop_ticket",
+    metadata,
+    sa.Column("run_id", sa.Uuid, sa.ForeignKey("run.run_id"), primary_key=True),
+    sa.Column("loop_no", sa.Integer, primary_key=True),
+    sa.Column("operation_id", sa.Uuid, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    status_check("state", TicketState),
+    **HOT,
+)
+
+call_batch = sa.Table(
+    "call_batch",
+    metadata,
+    sa.Column("batch_id", sa.Uuid, primary_key=True),
+    sa.Column("run_id", sa.Uuid, sa.ForeignKey("run.run_id"), nullable=False),
+    sa.Column("node_id", sa.Uuid, nullable=False),
+    sa.Column("model_operation_id", sa.Uuid, nullable=False),
+    sa.Column("size", sa.Integer, nullable=False),
+    sa.Column("settled", sa.Integer, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    status_check("state", BatchState),
+    sa.CheckConstraint("settled >= 0 AND settled <= size", name="settled"),
+    **HOT,
+)
+
+RUN_INSERT = Template(
+    "run_insert",
+    "run_id:uuid owner_id:uuid session_id:uuid release_id:uuid max_loops:int deadline_us:int events:int",
+    "INSERT INTO run (run_id, owner_id, session_id, release_id, status, epoch, event_head, input_head, loops_used,"
+    " loops_reserved, max_loops, deadline_at, cleanup_state, created_at)"
+    " SELECT :run_id, :owner_id, session_id, :release_id, 'queued', 1, :events, input_head, 0, 0, :max_loops,"
+    " {now} + :deadline_us, 'none', {now} FROM session WHERE session_id = :session_id",
+)
+_FENCE_SET = "UPDATE run SET event_head = event_head + :events"
+RUN_FENCE = Template(
+    "run_fence",
+    "run_id:uuid events:int consumed:int reserved:int",
+    _FENCE_SET + ", loops_used = loops_used + :consumed, loops_reserved = loops_reserved + :reserved"
+    " WHERE run_id = :run_id AND status IN ('queued', 'running')"
+    " AND (:reserved <= 0 OR loops_used + :consumed + loops_reserved + :reserved <= max_loops)",
+    entity="run",
+    miss=Miss.LEASE_LOST,
+)
+RUN_START = Template(
+    "run_start",
+    "run_id:uuid events:int consumed:int reserved:int",
+    _FENCE_SET + ", loops_used = loops_used + :consumed, loops_reserved = loops_reserved + :reserved,"
+    " status = 'running', started_at = coalesce(started_at, {now})"
+    " WHERE run_id = :run_id AND status IN ('queued', 'running')"
+    " AND (:reserved <= 0 OR loops_used + :consumed + loops_reserved + :reserved <= max_loops)",
+    entity="run",
+    miss=Miss.LEASE_LOST,
+)
+RUN_INPUTS = Template(
+    "run_inputs",
+    "run_id:uuid input_head:int",
+    "UPDATE run SET input_head = input_head WHERE run_id = :run_id AND input_head = :input_head",
+    entity="run.input_head",
+    miss=Miss.REVISION_CONFLICT,
+)
+RUN_END = Template(
+    "run_end",
+    "run_id:uuid events:int consumed:int reserved:int status:text cause:text code:text detail:text answer:uuid",
+    _FENCE_SET + ", loops_used = loops_used + :consumed, loops_reserved = loops_reserved + :reserved,"
+    " status = :status, end_cause = coalesce(end_cause, :cause), end_code = coalesce(end_code, :code),"
+    " end_detail = coalesce(end_detail, :detail), answer_operation_id = :answer, ended_at = {now},"
+    " cleanup_state = 'pending'"
+    f" WHERE run_id = :run_id AND status IN ({_LIVE_LIST}) AND (end_cause IS NULL OR end_cause = :cause)",
+    entity="run",
+    miss=Miss.LEASE_LOST,
+)
+RUN_STOP = Template(
+    "run_stop",
+    "run_id:uuid events:int cause:text code:text detail:text",
+    _FENCE_SET + ", status = 'stopping', epoch = epoch + 1, end_cause = :cause, end_code = :code,"
+    " end_detail = :detail WHERE run_id = :run_id AND status IN ('queued', 'running')",
+    entity="run",
+    miss=Miss.LEASE_LOST,
+)
+RUN_CLEANED = Template(
+    "run_cleaned",
+    "run_id:uuid events:int",
+    _FENCE_SET + f", cleanup_state = 'done' WHERE run_id = :run_id AND status NOT IN ({_LIVE_LIST})",
+    entity="run",
+    miss=Miss.LEASE_LOST,
+)
+GRAPH_INSERT = Template(
+    "graph_insert",
+    "graph_id:uuid run_id:uuid",
+    "INSERT INTO graph_execution (graph_id, run_id, status, revision) VALUES (:graph_id, :run_id, 'running', 1)",
+)
+INVOCATION_INSERT = Template(
+    "invocation_insert",
+    "invocation_id:uuid run_id:uuid graph_id:uuid binding_key:text",
+    "INSERT INTO agent_invocation (invocation_id, run_id, graph_id, binding_key, status, revision)"
+    " VALUES (:invocation_id, :run_id, :graph_id, :binding_key, 'running', 1)",
+)
+GRAPH_SETTLE = Template(
+    "graph_settle",
+    "run_id:uuid",
+    "UPDATE graph_execution SET status = 'settled', revision = revision + 1"
+    " WHERE run_id = :run_id AND status = 'running'",
+    entity="graph_execution",
+    miss=Miss.REVISION_CONFLICT,
+)
+INVOCATION_SETTLE = Template(
+    "invocation_settle",
+    "invocation_id:uuid",
+    "UPDATE agent_invocation SET status = 'settled', revision = revision + 1"
+    " WHERE invocation_id = :invocation_id AND status = 'running'",
+    entity="agent_invocation",
+    miss=Miss.REVISION_CONFLICT,
+)
+NODE_INSERT = Template(
+    "node_insert",
+    "node_id:uuid run_id:uuid invocation_id:uuid role_key:text phase:text continuation:bytes",
+    "INSERT INTO node_task (node_id, run_id, invocation_id, role_key, phase, continuation, revision)"
+    " VALUES (:node_id, :run_id, :invocation_id, :role_key, :phase, :continuation, 1)",
+)
+NODE_MOVE = Template(
+    "node_move",
+    "node_id:uuid before:int after:int phase:text continuation:bytes",
+    "UPDATE node_task SET phase = :phase, continuation = :continuation, revision = :after"
+    " WHERE node_id = :node_id AND revision = :before",
+    entity="node_task",
+    miss=Miss.REVISION_CONFLICT,
+)
+NODE_ASSERT = Template(
+    "node_assert",
+    "node_id:uuid revision:int",
+    "UPDATE node_task SET revision = revision WHERE node_id = :node_id AND revision = :revision",
+    entity="node_task",
+    miss=Miss.REVISION_CONFLICT,
+)
+TICKET_INSERT = Template(
+    "ticket_insert",
+    "run_id:uuid loop_no:int operation_id:uuid state:text",
+    "INSERT INTO loop_ticket (run_id, loop_no, operation_id, state)"
+    " VALUES (:run_id, :loop_no, :operation_id, :state)",
+)
+TICKET_MOVE = Template(
+    "ticket_move",
+    "run_id:uuid loop_no:int state:text",
+    "UPDATE loop_ticket SET state = :state WHERE run_id = :run_id AND loop_no = :loop_no AND state = 'reserved'",
+    entity="loop_ticket",
+    miss=Miss.REVISION_CONFLICT,
+)
+BATCH_INSERT = Template(
+    "batch_insert",
+    "batch_id:uuid run_id:uuid node_id:uuid model_operation_id:uuid size:int settled:int state:text",
+    "INSERT INTO call_batch (batch_id, run_id, node_id, model_operation_id, size, settled, state)"
+    " VALUES (:batch_id, :run_id, :node_id, :model_operation_id, :size, :settled, :state)",
+)
+BATCH_SETTLE = Template(
+    "batch_settle",
+    "batch_id:uuid",
+    "UPDATE call_batch SET settled = settled + 1 WHERE batch_id = :batch_id AND state = 'open' AND settled < size",
+    entity="call_batch",
+    miss=Miss.REVISION_CONFLICT,
+)
+# Settle the last member and deliver in one statement: who was last is decided by the database (A8).
+BATCH_SETTLE_LAST = Template(
+    "batch_settle_last",
+    "batch_id:uuid",
+    "UPDATE call_batch SET settled = size, state = 'delivered'"
+    " WHERE batch_id = :batch_id AND state = 'open' AND settled = size - 1",
+    entity="call_batch",
+    miss=Miss.REVISION_CONFLICT,
+)
+BATCH_DELIVER = Template(
+    "batch_deliver",
+    "batch_id:uuid",
+    "UPDATE call_batch SET state = 'delivered' WHERE batch_id = :batch_id AND state = 'open' AND settled = size",
+    entity="call_batch",
+    miss=Miss.REVISION_CONFLICT,
+)
+TEMPLATES = (
+    RUN_INSERT,
+    RUN_FENCE,
+    RUN_START,
+    RUN_INPUTS,
+    RUN_END,
+    RUN_STOP,
+    RUN_CLEANED,
+    GRAPH_INSERT,
+    INVOCATION_INSERT,
+    GRAPH_SETTLE,
+    INVOCATION_SETTLE,
+    NODE_INSERT,
+    NODE_MOVE,
+    NODE_ASSERT,
+    TICKET_INSERT,
+    TICKET_MOVE,
+    BATCH_INSERT,
+    BATCH_SETTLE,
+    BATCH_SETTLE_LAST,
+    BATCH_DELIVER,
+)
+
+
+def write_graph(before: GraphExecution | None, after: GraphExecution) -> list[Statement]:
+    """Insert a running graph, or settle it."""
+    return [GRAPH_INSERT(after.graph_id, after.run_id) if before is None else GRAPH_SETTLE(after.run_id)]
+
+
+def write_invocation(before: AgentInvocation | None, after: AgentInvocation) -> list[Statement]:
+    """Insert a running invocation, or settle it."""
+    if before is None:
+        return [INVOCATION_INSERT(after.invocation_id, after.run_id, after.graph_id, after.binding_key)]
+    return [INVOCATION_SETTLE(after.invocation_id)]
+
+
+def write_node(before: NodeTask | None, after: NodeTask) -> list[Statement]:
+    """Insert, or move by compare-and-set on the revision."""
+    body = after.continuation.to_bytes()
+    if before is None:
+        return [NODE_INSERT(after.node_id, after.run_id, after.invocation_id, after.role_key, str(after.phase), body)]
+    return [NODE_MOVE(after.node_id, before.revision, after.revision, str(after.phase), body)]
+
+
+def write_ticket(before: LoopTicket | None, after: LoopTicket) -> list[Statement]:
+    """Reserve, or move out of reserved once."""
+    if before is None:
+        return [TICKET_INSERT(after.run_id, after.loop_no, after.operation_id, str(after.state))]
+    return [TICKET_MOVE(after.run_id, after.loop_no, str(after.state))]
+
+
+def write_batch(before: CallBatch | None, after: CallBatch) -> list[Statement]:
+    """Insert; settle one member (the database counts); deliver."""
+    if before is None:
+        return [
+            BATCH_INSERT(
+                after.batch_id,
+                after.run_id,
+                after.node_id,
+                after.model_operation_id,
+                after.size,
+                after.settled,
+                str(after.state),
+            )
+        ]
+    delivers = after.state is BatchState.DELIVERED
+    if after.settled == before.settled:
+        return [BATCH_DELIVER(after.batch_id)]
+    return [BATCH_SETTLE_LAST(after.batch_id) if delivers else BATCH_SETTLE(after.batch_id)]
+
+
+def _to_run(row: sa.Row[tuple[object, ...]]) -> Run:
+    return Run(
+        run_id=RunId(row.run_id),
+        owner_id=OwnerId(row.owner_id),
+        session_id=SessionId(row.session_id),
+        release_id=ReleaseId(row.release_id),
+        status=RunStatus(row.status),
+        epoch=row.epoch,
+        event_head=row.event_head,
+        input_head=row.input_head,
+        loops_used=row.loops_used,
+        loops_reserved=row.loops_reserved,
+        max_loops=row.max_loops,
+        deadline_at=row.deadline_at,
+        created_at=row.created_at,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        end_cause=EndCause(row.end_cause) if row.end_cause else None,
+        end_code=row.end_code,
+        end_detail=row.end_detail,
+        answer_operation_id=OperationId(row.answer_operation_id) if row.answer_operation_id else None,
+        cleanup_state=CleanupState(row.cleanup_state),
+    )
+
+
+def load_run(conn: sa.Connection, run_id: UUID) -> Run | None:
+    """One run."""
+    row = conn.execute(sa.select(run).where(run.c.run_id == run_id)).one_or_none()
+    return None if row is None else _to_run(row)
+
+
+def list_runs(conn: sa.Connection, *, limit: int, live_only: bool, session_id: UUID | None) -> list[Run]:
+    """Newest first."""
+    query = sa.select(run).order_by(run.c.run_id.desc()).limit(limit)
+    if live_only:
+        query = query.where(run.c.status.in_([str(status) for status in sorted(LIVE)]))
+    if session_id is not None:
+        query = query.where(run.c.session_id == session_id)
+    return [_to_run(row) for row in conn.execute(query)]
+
+
+def load_statuses(conn: sa.Connection, run_ids: list[UUID]) -> dict[RunId, tuple[RunStatus, int]]:
+    """Status and epoch of many runs in one query; the control poll (RULINGS T9)."""
+    query = sa.select(run.c.run_id, run.c.status, run.c.epoch).where(run.c.run_id.in_(run_ids))
+    return {RunId(row[0]): (RunStatus(row[1]), row[2]) for row in conn.execute(query)}
+
+
+def load_node(conn: sa.Connection, run_id: UUID) -> NodeTask | None:
+    """The root role's node of a run."""
+    row = conn.execute(sa.select(node_task).where(node_task.c.run_id == run_id)).one_or_none()
+    if row is None:
+        return None
+    return NodeTask(
+        node_id=NodeId(row.node_id),
+        run_id=RunId(row.run_id),
+        invocation_id=InvocationId(row.invocation_id),
+        role_key=row.role_key,
+        phase=Phase(row.phase),
+        continuation=Continuation.from_bytes(bytes(row.continuation)),
+        revision=row.revision,
+    )
+
+
+def load_graph(conn: sa.Connection, run_id: UUID) -> GraphExecution | None:
+    """The graph execution of a run."""
+    row = conn.execute(sa.select(graph_execution).where(graph_execution.c.run_id == run_id)).one_or_none()
+    if row is None:
+        return None
+    return GraphExecution(GraphId(row.graph_id), RunId(row.run_id), ScopeStatus(row.status), row.revision)
+
+
+def load_invocation(conn: sa.Connection, invocation_id: UUID) -> AgentInvocation | None:
+    """One invocation."""
+    query = sa.select(agent_invocation).where(agent_invocation.c.invocation_id == invocation_id)
+    row = conn.execute(query).one_or_none()
+    if row is None:
+        return None
+    return AgentInvocation(
+        InvocationId(row.invocation_id),
+        RunId(row.run_id),
+        GraphId(row.graph_id),
+        row.binding_key,
+        ScopeStatus(row.status),
+        row.revision,
+    )
+
+
+def load_ticket(conn: sa.Connection, run_id: UUID, loop_no: int) -> LoopTicket | None:
+    """The ticket of one loop."""
+    query = sa.select(loop_ticket).where(loop_ticket.c.run_id == run_id, loop_ticket.c.loop_no == loop_no)
+    row = conn.execute(query).one_or_none()
+    if row is None:
+        return None
+    return LoopTicket(RunId(row.run_id), row.loop_no, OperationId(row.operation_id), TicketState(row.state))
+
+
+def load_batch(conn: sa.Connection, batch_id: UUID) -> CallBatch | None:
+    """One batch."""
+    row = conn.execute(sa.select(call_batch).where(call_batch.c.batch_id == batch_id)).one_or_none()
+    if row is None:
+        return None
+    return CallBatch(
+        BatchId(row.batch_id),
+        RunId(row.run_id),
+        NodeId(row.node_id),
+        OperationId(row.model_operation_id),
+        row.size,
+        row.settled,
+        BatchState(row.state),
+    )

@@ -1,0 +1,475 @@
+"""The store: what the runtime asks of the database, in domain values. Safe for use by many threads."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from agentloom_worker.clock import Clock
+from agentloom_worker.domain.commit import CommitReceipt, RuntimeCommit
+from agentloom_worker.domain.context import RoleContext
+from agentloom_worker.domain.dispatch import Claim, DispatchRow
+from agentloom_worker.domain.operation import Attempt, Operation, Payload
+from agentloom_worker.domain.run import CallBatch, LoopTicket, NodeTask, Run, RunEvent, RunStatus
+from agentloom_worker.domain.session import DeliveryState, InputKind, PendingInput, Session, UserInput, UserInputDelivery
+from agentloom_worker.errors import AgentloomError, Code, PersistenceUnavailableError, RequestError
+from agentloom_worker.ids import (
+    ClaimToken,
+    DeliveryId,
+    DispatchId,
+    InputId,
+    OperationId,
+    OwnerId,
+    ProcessId,
+    ReleaseId,
+    RunId,
+    SessionId,
+)
+from agentloom_worker.storage import (
+    blob,
+    commit_log,
+    context,
+    dispatch,
+    operation,
+    owner,
+    run,
+    schema,
+    session,
+)
+from agentloom_worker.storage.commit import build
+from agentloom_worker.storage.context import ViewRow
+from agentloom_worker.storage.driver import Driver
+from agentloom_worker.storage.postgres import PostgresDriver
+from agentloom_worker.storage.sqlite import SqliteDriver
+from agentloom_worker.storage.template import Statement
+
+US = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class SliceRows:
+    """What one load of a slice reads, in one round of plain reads."""
+
+    run: Run
+    node: NodeTask
+    context: RoleContext
+    operation: Operation | None
+    attempt: Attempt | None
+    ticket: LoopTicket | None
+    batch: CallBatch | None
+    members: tuple[Operation, ...]
+    member_attempts: tuple[Attempt, ...]
+    inputs: tuple[PendingInput, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SweptRow:
+    """A row that the sweep touched."""
+
+    dispatch_id: DispatchId
+    queue: str
+    publish: bool
+    run_id: RunId | None
+    step: str
+    parked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenBody:
+    """A release as stored."""
+
+    release_id: ReleaseId
+    owner_id: OwnerId
+    digest: bytes
+    body: bytes
+
+
+class Store:
+    """Opened by `open_store`. Every method is one transaction or one plain read."""
+
+    def __init__(self, driver: Driver, clock: Clock, url: str) -> None:
+        self.driver = driver
+        self.url = url
+        self._clock = clock
+
+    @contextmanager
+    def read(self) -> Iterator[sa.Connection]:
+        """A connection for reads, each statement by itself; a broken one is PERSISTENCE_UNAVAILABLE."""
+        try:
+            with self.driver.engine.connect() as conn:
+                yield conn
+        except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:
+            raise PersistenceUnavailableError(f"cannot read: {type(error).__name__}") from error
+
+    def close(self) -> None:
+        """Close every connection."""
+        self.driver.close()
+
+    # -- commits -------------------------------------------------------------------------------------
+
+    def commit(self, commit: RuntimeCommit, process_id: ProcessId | None, ttl_us: int) -> CommitReceipt | None:
+        """Apply one RuntimeCommit. Raises NotAppliedError or PersistenceUnavailableError (driver.py)."""
+        row = self.driver.apply(build(commit, process_id, ttl_us))
+        if row is None:
+            return None
+        status, event_head, input_head, epoch, now = row
+        return CommitReceipt(RunStatus(str(status)), int(event_head), int(input_head), int(epoch), int(now))  # type: ignore[call-overload]
+
+    def apply(self, statements: list[Statement]) -> None:
+        """Run rare statements in one transaction (sessions, releases, operators' commands)."""
+        self.driver.apply(statements)
+
+    def find_commit(self, scope_id: UUID, key: bytes) -> tuple[bytes, bytes | None] | None:
+        """(command_hash, receipt) under a key."""
+        with self.read() as conn:
+            return commit_log.find_commit(conn, scope_id, key)
+
+    def save_late(self, attempt: Attempt, late: bytes) -> bool:
+        """`late:<attempt>`: a fact of a voided claim, written once, fenced by nothing (RULINGS R3)."""
+        first = attempt.first_output
+        statement = operation.ATTEMPT_LATE(
+            attempt.operation_id,
+            attempt.attempt_no,
+            late,
+            attempt.first_output_at,
+            first.kind.value if first else None,
+            first.has_display_content if first else None,
+        )
+        try:
+            self.driver.apply([statement])
+        except AgentloomError as error:
+            if error.code is Code.REVISION_CONFLICT:
+                return False
+            raise
+        return True
+
+    # -- claims --------------------------------------------------------------------------------------
+
+    def claim(
+        self,
+        dispatch_id: DispatchId,
+        token: ClaimToken,
+        process_id: ProcessId,
+        *,
+        ttl_us: int,
+        grace_us: int,
+        solitary: bool,
+    ) -> Claim | None:
+        """Take a free row, or one whose holder is gone (RULINGS T7, T10); None if it cannot be had."""
+        rows = self.driver.returning(dispatch.CLAIM(dispatch_id, token, process_id, ttl_us, grace_us, solitary))
+        return dispatch.to_claim(dispatch_id, token, rows[0]) if rows else None
+
+    def hand_back(self, claim: Claim, *, delay_us: int, failed: bool, failures_max: int, error: str | None) -> bool:
+        """Give a row back before its effect began; True if that parked it."""
+        rows = self.driver.returning(
+            dispatch.HAND_BACK(claim.dispatch_id, claim.token, delay_us, int(failed), failures_max, error)
+        )
+        return bool(rows and rows[0][0] is not None)
+
+    def park(self, claim: Claim, error: str) -> bool:
+        """Stop a row until an operator decides; False if the claim was lost."""
+        return bool(self.driver.returning(dispatch.PARK(claim.dispatch_id, claim.token, error)))
+
+    def renew(self, pairs: list[tuple[DispatchId, ClaimToken]], ttl_us: int) -> set[DispatchId]:
+        """Extend the claims that are still ours; an id that does not come back is unknown."""
+        with self.read() as conn:
+            return dispatch.renew(conn, self.now_argument(), [(a, b) for a, b in pairs], ttl_us)
+
+    def load_tokens(self, dispatch_ids: list[DispatchId]) -> dict[DispatchId, ClaimToken | None]:
+        """Who holds these rows; a missing id has no row."""
+        with self.read() as conn:
+            return dispatch.load_tokens(conn, list(dispatch_ids))
+
+    def list_due(self, queues: tuple[str, ...], limit: int) -> list[DispatchId]:
+        """Free rows that are due."""
+        with self.read() as conn:
+            return dispatch.list_due(conn, self.now_argument(), queues=queues, limit=limit)
+
+    def sweep(self, *, low_us: int, batch: int, grace_us: int, ttl_us: int, again_us: int, again_max_us: int,
+              losses_before_solitary: int) -> list[SweptRow]:
+        """One batch of rows whose `wake_at` has come."""
+        rows = self.driver.returning(
+            dispatch.SWEEP(low_us, batch, grace_us, again_us, again_max_us, losses_before_solitary, ttl_us)
+        )
+        return [
+            SweptRow(
+                DispatchId(_uuid(row[0])),
+                str(row[1]),
+                bool(row[2]) and row[5] is None,
+                RunId(_uuid(row[3])) if row[3] else None,
+                str(row[4]),
+                row[5] is not None,
+            )
+            for row in rows
+        ]
+
+    def next_wake(self) -> int | None:
+        """The earliest `wake_at` of any row that is not parked."""
+        with self.read() as conn:
+            return dispatch.next_wake(conn)
+
+    def list_dispatches(self, *, run_id: UUID | None = None, parked_only: bool = False, limit: int = 1000) -> list[DispatchRow]:
+        """Rows for operators and for audit."""
+        with self.read() as conn:
+            return dispatch.list_rows(conn, run_id=run_id, parked_only=parked_only, limit=limit)
+
+    def retry_dispatch(self, dispatch_id: UUID, queue: str) -> bool:
+        """An operator's retry of a parked row; what may have been sent stays marked so (RULINGS U13)."""
+        mark = operation.ATTEMPT_MARK_ROW_SENT(dispatch_id)
+        retry = dispatch.RETRY(dispatch_id, queue)
+        try:
+            self.driver.apply([mark, retry])
+        except AgentloomError as error:
+            if error.code is Code.REVISION_CONFLICT:
+                return False
+            raise
+        return True
+
+    # -- slices --------------------------------------------------------------------------------------
+
+    def load_run(self, run_id: UUID) -> Run | None:
+        """One run."""
+        with self.read() as conn:
+            return run.load_run(conn, run_id)
+
+    def load_statuses(self, run_ids: list[RunId]) -> dict[RunId, tuple[RunStatus, int]]:
+        """Status and epoch of many runs."""
+        with self.read() as conn:
+            return run.load_statuses(conn, list(run_ids))
+
+    def load_slice(self, run_id: RunId) -> SliceRows | None:
+        """Everything that a step of this run may look at, but its history."""
+        with self.read() as conn:
+            loaded = run.load_run(conn, run_id)
+            node = run.load_node(conn, run_id)
+            if loaded is None or node is None:
+                return None
+            held = context.load_context(conn, node.node_id)
+            assert held is not None, f"run {run_id} has no context"
+            todo = node.continuation
+            op = attempt = ticket = batch = None
+            members: tuple[Operation, ...] = ()
+            member_attempts: tuple[Attempt, ...] = ()
+            if todo.model_operation_id is not None:
+                op = operation.load_operation(conn, todo.model_operation_id)
+                if op is not None and op.attempts_made:
+                    attempt = operation.load_attempt(conn, op.operation_id, op.attempts_made)
+                ticket = run.load_ticket(conn, run_id, todo.loop_no)
+            if todo.batch_id is not None:
+                batch = run.load_batch(conn, todo.batch_id)
+                members = operation.load_members(conn, run_id, todo.batch_id)
+                newest = {member.operation_id: member.attempts_made for member in members}
+                member_attempts = tuple(
+                    row
+                    for row in operation.load_attempts(conn, [member.operation_id for member in members])
+                    if row.attempt_no == newest[row.operation_id]
+                )
+            inputs = self._load_inputs(conn, loaded)
+        return SliceRows(loaded, node, held, op, attempt, ticket, batch, members, member_attempts, inputs)
+
+    def _load_inputs(self, conn: sa.Connection, loaded: Run) -> tuple[PendingInput, ...]:
+        delivery, user_input = session.user_input_delivery, session.user_input
+        query = (
+            sa.select(delivery, user_input.c.input_seq, user_input.c.body, user_input.c.blob_id)
+            .join(user_input, user_input.c.input_id == delivery.c.input_id)
+            .where(delivery.c.target_run_id == loaded.run_id)
+            .order_by(user_input.c.input_seq)
+        )
+        found = []
+        for row in conn.execute(query):
+            held = UserInputDelivery(
+                DeliveryId(row.delivery_id),
+                InputId(row.input_id),
+                SessionId(row.session_id),
+                RunId(row.target_run_id),
+                DeliveryState(row.state),
+                row.revision,
+                OperationId(row.operation_id) if row.operation_id else None,
+                row.context_seq,
+                row.first_output_receipt,
+                row.delivered_at,
+            )
+            body = bytes(row.body) if row.body is not None else self._blob(conn, loaded.owner_id, row.blob_id)
+            found.append(PendingInput(held, row.input_seq, body))
+        return tuple(found)
+
+    @staticmethod
+    def _blob(conn: sa.Connection, owner_id: UUID, blob_id: UUID) -> bytes:
+        body = blob.read(conn, owner_id, blob_id)
+        assert body is not None, f"blob {blob_id} of owner {owner_id} is missing"
+        return body
+
+    def load_view_rows(self, context_id: UUID, *, after_seq: int, revision: int, limit: int) -> list[ViewRow]:
+        """A page of records with their effective content."""
+        with self.read() as conn:
+            return context.load_view_rows(conn, context_id, after_seq=after_seq, revision=revision, limit=limit)
+
+    def load_payload(self, owner_id: UUID, payload: Payload) -> bytes:
+        """A body, inline or from its owner's blob."""
+        if payload.inline is not None:
+            return payload.inline
+        assert payload.blob_id is not None, "an empty payload has no body"
+        with self.read() as conn:
+            return self._blob(conn, owner_id, payload.blob_id)
+
+    def find_blob(self, owner_id: UUID, digest: bytes) -> UUID | None:
+        """The blob under which an owner holds a body already."""
+        with self.read() as conn:
+            return blob.find_id(conn, owner_id, digest)
+
+    def load_operation(self, operation_id: UUID) -> Operation | None:
+        """One operation."""
+        with self.read() as conn:
+            return operation.load_operation(conn, operation_id)
+
+    def list_operations(self, run_id: UUID) -> list[Operation]:
+        """A run's operations in order."""
+        with self.read() as conn:
+            return operation.list_operations(conn, run_id)
+
+    def list_attempts(self, operation_ids: list[OperationId]) -> list[Attempt]:
+        """The attempts of some operations."""
+        with self.read() as conn:
+            return operation.load_attempts(conn, operation_ids)
+
+    def load_ended_scopes(self, node: NodeTask) -> tuple[object, object]:
+        """(graph execution, invocation) of a node."""
+        with self.read() as conn:
+            return run.load_graph(conn, node.run_id), run.load_invocation(conn, node.invocation_id)
+
+    # -- clients -------------------------------------------------------------------------------------
+
+    def load_session(self, session_id: UUID) -> Session | None:
+        """A session."""
+        with self.read() as conn:
+            return session.load_session(conn, session_id)
+
+    def find_input_seq(self, input_id: UUID) -> int | None:
+        """The input_seq that a commit gave to an input."""
+        with self.read() as conn:
+            return session.find_input_seq(conn, input_id)
+
+    def open_session(self, session_id: SessionId, owner_id: OwnerId) -> None:
+        """Insert a session."""
+        self.driver.apply([session.SESSION_INSERT(session_id, owner_id)])
+
+    def find_owner(self, slug: str) -> OwnerId | None:
+        """The owner of an agent id."""
+        with self.read() as conn:
+            return owner.find_owner(conn, slug)
+
+    def find_agent_id(self, owner_id: UUID) -> str | None:
+        """The agent id of an owner."""
+        with self.read() as conn:
+            return owner.find_slug(conn, owner_id)
+
+    def publish_release(
+        self, agent_id: str, owner_id: OwnerId, release_id: ReleaseId, blob_id: UUID, *, digest: bytes, body: bytes,
+        version: int, inline_max: int
+    ) -> ReleaseId:
+        """Store a frozen release once; publishing the same bytes again returns the same id."""
+        self.driver.apply([owner.OWNER_ENSURE(owner_id, "agent", agent_id)])
+        found = self.find_owner(agent_id)
+        assert found is not None, f"owner of {agent_id} was not stored"
+        statements = []
+        inline: bytes | None = body
+        stored_blob: UUID | None = None
+        if len(body) > inline_max:
+            inline, stored_blob = None, self.find_blob(found, digest) or blob_id
+            statements.append(blob.put(stored_blob, found, body, "application/json"))
+        statements.append(
+            owner.RELEASE_PUBLISH(release_id, "agent", agent_id, digest, version, inline, stored_blob)
+        )
+        self.driver.apply(statements)
+        with self.read() as conn:
+            stored = owner.find_release(conn, found, digest)
+        assert stored is not None, "the release was not stored"
+        return stored
+
+    def newest_release(self, owner_id: UUID) -> ReleaseId | None:
+        """The release of an owner that was published last."""
+        with self.read() as conn:
+            return owner.newest_release(conn, owner_id)
+
+    def load_release(self, release_id: UUID) -> FrozenBody | None:
+        """A release's frozen bytes."""
+        with self.read() as conn:
+            row = owner.load_release(conn, release_id)
+            if row is None:
+                return None
+            owner_id, digest, body, blob_id = row
+            content = bytes(body) if body is not None else self._blob(conn, owner_id, blob_id)  # type: ignore[arg-type]
+            return FrozenBody(ReleaseId(release_id), OwnerId(owner_id), bytes(digest), content)
+
+    def list_runs(self, *, limit: int = 100, live_only: bool = False, session_id: UUID | None = None) -> list[Run]:
+        """Runs, newest first."""
+        with self.read() as conn:
+            return run.list_runs(conn, limit=limit, live_only=live_only, session_id=session_id)
+
+    def list_events(self, run_id: UUID, *, after: int = 0, limit: int = 1000) -> list[RunEvent]:
+        """A run's events after a sequence number."""
+        with self.read() as conn:
+            return commit_log.list_events(conn, run_id, after=after, limit=limit)
+
+    # -- the process itself --------------------------------------------------------------------------
+
+    def worker_seen(self, process_id: ProcessId, *, host: str, pid: int, queues: str, slots: int, version: str,
+                    draining: bool) -> None:
+        """Say that a process is there; for people, and for the sweep's sense of how many slots there are."""
+        self.driver.apply([commit_log.WORKER_SEEN(process_id, host, pid, queues, slots, version, draining)])
+
+    def worker_gone(self, process_id: ProcessId) -> None:
+        """Say that a process has left."""
+        self.driver.apply([commit_log.WORKER_GONE(process_id)])
+
+    def now_argument(self) -> int | None:
+        """What `now` binds to in reads: SQLite has no clock of its own worth reading."""
+        fixed = self._clock.database_now_us()
+        return self._clock.wall_us() if fixed is None and self.driver.dialect == "sqlite" else fixed
+
+    def now_us(self) -> int:
+        """The database's clock."""
+        argument = self.now_argument()
+        if argument is not None:
+            return argument
+        with self.read() as conn:
+            now = conn.execute(sa.select(sa.func.al_now(None))).scalar()
+        assert isinstance(now, int)
+        return now
+
+    def check_schema(self) -> None:
+        """Refuse a database whose schema is not the one that this code needs (CASES D16)."""
+        with self.read() as conn:
+            conn.execute(sa.select(1))
+        found, needed = schema.current_revision(self.driver.engine), schema.newest_revision()
+        if found != needed:
+            raise RequestError(
+                Code.SCHEMA_BEHIND,
+                f"the database's schema is {found or 'empty'}, this version needs {needed}: run `agentloom migrate`",
+            )
+
+
+def _uuid(value: object) -> UUID:
+    return value if isinstance(value, UUID) else UUID(str(value))
+
+
+def open_store(url: str, clock: Clock, *, pool_size: int = 12) -> Store:
+    """Open `postgresql+psycopg2://…` or `sqlite:///path`. Opens no connection yet."""
+    parsed = sa.engine.make_url(url)
+    if parsed.get_backend_name() == "postgresql":
+        if parsed.drivername == "postgresql":
+            parsed = parsed.set(drivername="postgresql+psycopg2")
+        text = parsed.render_as_string(hide_password=False)
+        return Store(PostgresDriver(text, clock, schema.TEMPLATES, pool_size), clock, text)
+    if parsed.get_backend_name() == "sqlite" and parsed.database:
+        return Store(SqliteDriver(Path(parsed.database), clock), clock, url)
+    raise RequestError(
+        Code.INPUT_INVALID,
+        f"database URL of kind {parsed.drivername!r}: use postgresql://… or sqlite:///path/to/file",
+    )
+
+
+__all__ = ["FrozenBody", "InputKind", "SliceRows", "Store", "SweptRow", "UserInput", "open_store"]

@@ -1,0 +1,91 @@
+"""Write statements as templates: one text, run as a prepared statement on PostgreSQL, directly on SQLite.
+
+A template names its parameters and their types. One that `expects` a row asserts it: on PostgreSQL inside
+the database (so that a whole commit is one message), on SQLite by the row count. The miss says what to
+raise: LEASE_LOST for a fence, REVISION_CONFLICT for a compare-and-set.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
+_POSTGRES_TYPES = {"uuid": "uuid", "text": "text", "bytes": "bytea", "int": "bigint", "bool": "boolean"}
+NOW = "now"
+
+
+class Miss(StrEnum):
+    """What a missing row means. The values are SQLSTATEs of our own."""
+
+    LEASE_LOST = "LM001"
+    REVISION_CONFLICT = "LM002"
+
+
+@dataclass(frozen=True)
+class Template:
+    """`sql` uses `:name` parameters; `{now}` stands for the database's clock (`:now` binds it in tests).
+
+    `{lock}` and `{skip}` are row locks, which SQLite's single writer does not need.
+    `parameters` is "name:type name:type …" with the types uuid, text, bytes, int, bool. `returns` marks a
+    query whose single row the batch hands back.
+    """
+
+    name: str
+    parameters: str
+    sql: str
+    entity: str = ""
+    miss: Miss | None = None
+    returns: bool = False
+
+    def __post_init__(self) -> None:
+        pairs = [pair.split(":") for pair in self.parameters.split()]
+        names = [name for name, _ in pairs]
+        kinds = [kind for _, kind in pairs]
+        text = " ".join(self.sql.split())
+        if "{now}" in text:
+            names.append(NOW)
+            kinds.append("int")
+        used = set(_PARAMETER.findall(text.replace("{now}", ":now")))
+        assert used == set(names), f"{self.name}: parameters {sorted(used ^ set(names))} do not match"
+        index = {name: position + 1 for position, name in enumerate(names)}
+        object.__setattr__(self, "names", tuple(names))
+        object.__setattr__(self, "kinds", tuple(kinds))
+        object.__setattr__(self, "needs_now", NOW in index)
+        postgres = text.replace("{now}", "al_now(:now)")
+        postgres = postgres.replace("{lock}", "FOR NO KEY UPDATE").replace("{skip}", "SKIP LOCKED")
+        if self.miss is not None:
+            postgres = (
+                f"WITH u AS ({postgres} RETURNING 1) SELECT al_assert((SELECT count(*) FROM u) = 1,"
+                f" '{self.miss.value}', '{self.miss.name}', '{self.entity}')"
+            )
+        postgres = _PARAMETER.sub(lambda match: f"${index[match[1]]}", postgres)
+        types = ", ".join(_POSTGRES_TYPES[kind] for kind in kinds)
+        signature = f" ({types})" if types else ""
+        object.__setattr__(self, "postgres_prepare", f"PREPARE {self.name}{signature} AS {postgres}")
+        marks = ", ".join(["%s"] * len(names))
+        object.__setattr__(self, "postgres_execute", f"EXECUTE {self.name}({marks})" if marks else f"EXECUTE {self.name}")
+        bare = text.replace("{now}", ":now").replace("{lock}", "").replace("{skip}", "")
+        sqlite = _PARAMETER.sub(lambda match: f"?{index[match[1]]}", bare)
+        object.__setattr__(self, "sqlite", sqlite)
+        object.__setattr__(self, "uuid_positions", tuple(i for i, kind in enumerate(kinds) if kind == "uuid"))
+
+    # Filled in by __post_init__; declared for the type checker.
+    names: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    needs_now: bool = False
+    postgres_prepare: str = ""
+    postgres_execute: str = ""
+    sqlite: str = ""
+    uuid_positions: tuple[int, ...] = ()
+
+    def __call__(self, *arguments: object) -> "Statement":
+        """Bind values in the order of `parameters`; the clock is bound by the driver."""
+        return Statement(self, arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A template with its values."""
+
+    template: Template
+    arguments: tuple[object, ...]

@@ -1,0 +1,1 @@
+"""Alembic migrations. The code now running must work before and after each of them."""
