@@ -1,0 +1,1 @@
+"""From facts to a model request, at constant cost."""

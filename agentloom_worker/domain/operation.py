@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from uuid import UUID
 
+from agentloom_worker.canonical import sha256
 from agentloom_worker.domain.model import Executed, FirstOutput
 from agentloom_worker.ids import BatchId, BlobId, CallId, NodeId, OperationId, RunId
 
@@ -100,3 +102,15 @@ class Attempt:
     late: bytes | None = None
     started_at: int | None = None
     ended_at: int | None = None
+
+
+def call_id_of(operation_id: OperationId, ordinal: int) -> CallId:
+    """The identity of one call of a model operation: stable from the moment its raw result is saved.
+
+    Derived (a UUIDv8 of the operation and the ordinal), so that saving raw and accepting it, in one commit
+    or in two, name the call alike (RULINGS A24).
+    """
+    digest = bytearray(sha256(operation_id.bytes + ordinal.to_bytes(4, "big"))[:16])
+    digest[6] = (digest[6] & 0x0F) | 0x80
+    digest[8] = (digest[8] & 0x3F) | 0x80
+    return CallId(UUID(bytes=bytes(digest)))

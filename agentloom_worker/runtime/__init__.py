@@ -1,0 +1,1 @@
+"""The story: accept → step → steps/ → operations → commit → lease, dispatch."""

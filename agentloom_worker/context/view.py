@@ -1,0 +1,53 @@
+"""The view of one context: its wire fragments in order, their hash chain and their size.
+
+A view only ever grows at its end, so views of one context share a list of fragments; each knows how much
+of it is its own. Extending costs the new fragments only (CONTEXT, Constant cost; RULINGS U1).
+"""
+
+import hashlib
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+EMPTY_CHAIN = hashlib.sha256(b"").digest()
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """`length` fragments; `chain` is h(n) = sha256(h(n-1) ‖ sha256(fragment n)).
+
+    `wire_ids` are those of the newest assistant message's calls, by ordinal: what its results pair with.
+    """
+
+    length: int = 0
+    size_bytes: int = 0
+    chain: bytes = EMPTY_CHAIN
+    wire_ids: tuple[str, ...] = ()
+    _shared: list[bytes] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def extend(self, fragments: Sequence[bytes], wire_ids: tuple[str, ...] | None = None) -> "View":
+        """The view with these fragments after its own. Safe for use by many threads."""
+        chain, size = self.chain, self.size_bytes
+        for fragment in fragments:
+            chain = hashlib.sha256(chain + hashlib.sha256(fragment).digest()).digest()
+            size += len(fragment)
+        with self._lock:
+            shared, lock = self._shared, self._lock
+            if len(shared) != self.length:
+                # Somebody extended this view in another way: an abandoned build, or a parallel one.
+                shared, lock = shared[: self.length], threading.Lock()
+            shared.extend(fragments)
+        return View(
+            self.length + len(fragments),
+            size,
+            chain,
+            self.wire_ids if wire_ids is None else wire_ids,
+            shared,
+            lock,
+        )
+
+    def fragments(self) -> list[bytes]:
+        """The fragments of this view."""
+        with self._lock:
+            return self._shared[: self.length]

@@ -1,0 +1,139 @@
+"""What the runtime is given: the store, the clock, the adapters, the settings. Made in bootstrap.py only."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from agentloom_worker import limits
+from agentloom_worker.cancellation import Cancellation
+from agentloom_worker.clock import Clock
+from agentloom_worker.context.view import View
+from agentloom_worker.domain.capability import CapabilitySpec, ToolResult
+from agentloom_worker.domain.dispatch import Queue
+from agentloom_worker.domain.release import FrozenRelease
+from agentloom_worker.ids import ContextId, DispatchId, Ids, OwnerId, ReleaseId, RunId
+from agentloom_worker.llm.adapter import ModelAdapter
+from agentloom_worker.storage.store import Store
+
+US = 1_000_000
+ALL_QUEUES = (Queue.CONTROL, Queue.MODEL, Queue.TOOLS, Queue.MAINTENANCE)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How this process runs steps. None of these changes what a run does, only how fast and how often."""
+
+    fusion: bool = True
+    inline_hops: int = limits.INLINE_HOPS
+    inline_ms: int = limits.INLINE_MS
+    queues: tuple[str, ...] = ALL_QUEUES
+    claim_ttl_s: float = limits.CLAIM_TTL_S
+    claim_renew_s: float = limits.CLAIM_RENEW_S
+    suspect_grace_s: float = limits.SUSPECT_GRACE_S
+    sweep_tick_s: float = limits.SWEEP_TICK_S
+    control_poll_s: float = limits.CONTROL_POLL_S
+    drain_s: float = limits.DRAIN_S
+
+    @property
+    def claim_ttl_us(self) -> int:
+        """The claim's time to live in microseconds."""
+        return int(self.claim_ttl_s * US)
+
+    @property
+    def grace_us(self) -> int:
+        """How long a claim stays suspect before it may be taken over, in microseconds."""
+        return int(self.suspect_grace_s * US)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """What a python capability is called with."""
+
+    spec: CapabilitySpec
+    arguments: dict[str, object]
+    run_id: str
+    operation_id: str
+    attempt_no: int
+    remaining_s: float
+
+
+class ToolRunner(Protocol):
+    """Calls a python capability; in a thread of its own, or inline in the simulator."""
+
+    def invoke(self, call: ToolCall, cancellation: Cancellation, on_entered: Callable[[], None]) -> ToolResult:
+        """Run it once and say how it ended; never raises for what the tool does. `on_entered` marks the start."""
+        ...
+
+
+class Chance(Protocol):
+    """Dice."""
+
+    def random(self) -> float:
+        """Uniform in [0, 1)."""
+        ...
+
+
+class BoundedCache[Key, Value]:
+    """A small least-recently-used cache of immutable values. Safe for use by many threads."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._lock = threading.Lock()
+        self._items: OrderedDict[Key, Value] = OrderedDict()
+
+    def get(self, key: Key) -> Value | None:
+        """The value, now the most recently used one."""
+        with self._lock:
+            if key not in self._items:
+                return None
+            self._items.move_to_end(key)
+            return self._items[key]
+
+    def put(self, key: Key, value: Value) -> None:
+        """Remember a value; the least recently used one may go."""
+        with self._lock:
+            self._items[key] = value
+            self._items.move_to_end(key)
+            if len(self._items) > self._size:
+                self._items.popitem(last=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CachedView:
+    """A view as of a revision; later revisions extend it."""
+
+    revision: int
+    record_head: int
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedRelease:
+    """A release beside its owner."""
+
+    owner_id: OwnerId
+    release: FrozenRelease
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The runtime's dependencies. `publish` wakes somebody up for a row; failing only delays it."""
+
+    store: Store
+    clock: Clock
+    ids: Ids
+    chance: Chance
+    adapters: Mapping[str, ModelAdapter]
+    tools: ToolRunner
+    resolve_credential: Callable[[str], str]
+    settings: Settings
+    publish: Callable[[list[DispatchId]], None]
+    releases: BoundedCache[ReleaseId, OwnedRelease] = field(
+        default_factory=lambda: BoundedCache(limits.RELEASE_CACHE)
+    )
+    views: BoundedCache[ContextId, CachedView] = field(
+        default_factory=lambda: BoundedCache(limits.VIEW_CACHE_CONTEXTS)
+    )
+    on_event: Callable[[RunId], None] = lambda _run_id: None

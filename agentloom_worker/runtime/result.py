@@ -1,0 +1,149 @@
+"""StepResult: what a step leaves behind, and how the results of fused steps become one RuntimeCommit."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agentloom_worker.canonical import sha256
+from agentloom_worker.domain.commit import BlobPut, Event, Part, Put, RunFence, RunMove
+from agentloom_worker.domain.context import ContextRecord, EffectiveEntry, EffectiveRevision, RoleContext
+from agentloom_worker.domain.dispatch import Successor
+from agentloom_worker.domain.operation import Attempt, Operation
+from agentloom_worker.domain.run import (
+    AgentInvocation,
+    CallBatch,
+    EndCause,
+    GraphExecution,
+    LoopTicket,
+    NodeTask,
+    RunStatus,
+)
+from agentloom_worker.domain.session import UserInput, UserInputDelivery
+from agentloom_worker.errors import InvariantError
+from agentloom_worker.ids import OperationId, RunId
+from agentloom_worker.runtime.slice import Slice
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """The terminal state that a finalize writes."""
+
+    status: RunStatus
+    cause: EndCause
+    code: str | None
+    detail: str | None
+    answer_operation_id: OperationId | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """Slice in, changed slice and writes out (RUNTIME 6).
+
+    `key` is the step's seed key, `command` the hash of its inputs. `consumed` and `reserved` move the run's
+    loop counters. `saw_inputs` asserts that no input arrived since the slice was read (A6). `settles` marks
+    a member whose batch may become deliverable by this commit (A8).
+    """
+
+    slice: Slice
+    key: str
+    command: bytes
+    puts: tuple[Put, ...] = ()
+    blobs: tuple[BlobPut, ...] = ()
+    events: tuple[Event, ...] = ()
+    successors: tuple[Successor, ...] = ()
+    move: RunMove = RunMove.FENCE
+    consumed: int = 0
+    reserved: int = 0
+    saw_inputs: bool = False
+    locks_session: bool = False
+    settles: Successor | None = None
+    deletes_run_rows: bool = False
+    end: RunEnd | None = None
+
+
+def hash_command(*values: object) -> bytes:
+    """The command hash of a part: over the step's inputs, never over ids made by it, times or tokens (A24)."""
+    return sha256("\0".join(str(value) for value in values).encode("utf-8", "backslashreplace"))
+
+
+def _identity(entity: object) -> tuple[object, ...] | None:
+    """What makes two puts of one commit the same row; None for rows that are only ever appended."""
+    match entity:
+        case Operation():
+            return (Operation, entity.operation_id)
+        case Attempt():
+            return (Attempt, entity.operation_id, entity.attempt_no)
+        case NodeTask():
+            return (NodeTask, entity.node_id)
+        case RoleContext():
+            return (RoleContext, entity.context_id)
+        case LoopTicket():
+            return (LoopTicket, entity.run_id, entity.loop_no)
+        case CallBatch():
+            return (CallBatch, entity.batch_id)
+        case UserInputDelivery():
+            return (UserInputDelivery, entity.delivery_id)
+        case GraphExecution():
+            return (GraphExecution, entity.graph_id)
+        case AgentInvocation():
+            return (AgentInvocation, entity.invocation_id)
+        case ContextRecord() | EffectiveEntry() | EffectiveRevision() | UserInput():
+            return None
+        case _:
+            raise InvariantError(f"no writer for {type(entity).__name__}")
+
+
+# Parents before children: foreign keys are checked statement by statement.
+_ORDER = {
+    UserInput: 0,
+    GraphExecution: 1,
+    AgentInvocation: 2,
+    NodeTask: 3,
+    RoleContext: 4,
+    CallBatch: 5,
+    Operation: 6,
+    Attempt: 7,
+    LoopTicket: 8,
+    UserInputDelivery: 9,
+    ContextRecord: 10,
+    EffectiveEntry: 11,
+    EffectiveRevision: 12,
+}
+
+
+def merge_puts(results: Sequence[StepResult]) -> tuple[Put, ...]:
+    """One put a row: from what was read before the first step to what the last one left."""
+    merged: dict[object, Put] = {}
+    for result in results:
+        for put in result.puts:
+            identity = _identity(put.after) or id(put)
+            earlier = merged.get(identity)
+            merged[identity] = Put(earlier.before, put.after) if earlier else put
+    return tuple(sorted(merged.values(), key=lambda put: _ORDER[type(put.after)]))
+
+
+_MOVES = (RunMove.FENCE, RunMove.START, RunMove.STOP, RunMove.END, RunMove.CLEANED)
+
+
+def merge_fence(run_id: RunId, results: Sequence[StepResult], input_head: int) -> RunFence:
+    """The run's move is the strongest of the parts; counters add up."""
+    move = max((result.move for result in results), key=_MOVES.index)
+    end = next((result.end for result in reversed(results) if result.end), None)
+    return RunFence(
+        run_id=run_id,
+        move=move,
+        consumed=sum(result.consumed for result in results),
+        reserved=sum(result.reserved for result in results),
+        input_head=input_head if any(result.saw_inputs for result in results) else None,
+        status=end.status if end else None,
+        cause=end.cause if end else None,
+        code=end.code if end else None,
+        detail=end.detail if end else None,
+        answer_operation_id=end.answer_operation_id if end else None,
+    )
+
+
+def merge_parts(results: Sequence[StepResult]) -> tuple[Part, ...]:
+    """Each fused step keeps its key as a part."""
+    return tuple(Part(result.key, result.command) for result in results)
+
+
