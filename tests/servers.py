@@ -48,6 +48,7 @@ POSTGRES_VARIABLE: Final = "AGENTLOOM_TEST_POSTGRES"
 REDIS_VARIABLE: Final = "AGENTLOOM_TEST_REDIS"
 
 POSTGRES_VERSION_MIN: Final = 14_00_00
+FILE_COPY_VERSION_MIN: Final = 15_00_00
 REDIS_VERSION_MIN: Final = (6, 2)
 CONNECT_TIMEOUT_S: Final = 3
 PORTS_TRIED_MAX: Final = 3
@@ -81,6 +82,7 @@ class PostgresServer:
         self.prefix = f"agentloom_test_{_random_word()}"
         with closing(_connect(make_url(admin_url))) as connection:
             self.version: str = str(connection.get_parameter_status("server_version"))
+            self._copies_files = connection.server_version >= FILE_COPY_VERSION_MIN
         self._process = process
         self._command = list(command)
         self._names = itertools.count(1)
@@ -110,6 +112,9 @@ class PostgresServer:
         )
         if template is None:
             statement += sql.SQL(" ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C'")
+        elif self._copies_files:
+            # No page goes through the WAL and the buffers, which makes the later drop cheaper as well.
+            statement += sql.SQL(" STRATEGY file_copy")
         self._databases.add(database)
         self._administer(statement)
         return make_url(self.admin_url).set(database=database).render_as_string(hide_password=False)
