@@ -477,8 +477,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("command", nargs=argparse.REMAINDER, help="what to run while the servers are there")
     command = parser.parse_args(arguments).command
     with closing(open_postgres()) as postgres, closing(open_redis()) as cache:
-        print(f"{postgres}\n{POSTGRES_VARIABLE}={make_url(postgres.admin_url)}")  # noqa: T201
-        print(f"{cache}\n{REDIS_VARIABLE}={cache.url}", flush=True)  # noqa: T201
+        print(f"{postgres}\n{POSTGRES_VARIABLE}={make_url(postgres.admin_url)}")
+        print(f"{cache}\n{REDIS_VARIABLE}={cache.url}", flush=True)
         if not command:
             return 0
         variables = {POSTGRES_VARIABLE: postgres.admin_url, REDIS_VARIABLE: cache.url}
