@@ -10,9 +10,7 @@ from typing import Any
 
 REPLACEMENT = "�"
 
-_encoder = json.JSONEncoder(
-    ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")
-)
+_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
 
 
 def canonical_bytes(value: Any) -> bytes:
@@ -45,9 +43,7 @@ def effective_text(raw: str) -> tuple[str, int]:
     try:
         raw.encode("utf-8")
     except UnicodeEncodeError:
-        characters = [
-            REPLACEMENT if "\ud800" <= character <= "\udfff" else character for character in raw
-        ]
+        characters = [REPLACEMENT if "\ud800" <= character <= "\udfff" else character for character in raw]
         replaced = sum(1 for old, new in zip(raw, characters, strict=True) if old != new)
         return "".join(characters), replaced
     return raw, 0

@@ -24,7 +24,7 @@ class Clock(Protocol):
         ...
 
     def database_now_us(self) -> int | None:
-        """What `:now` binds to: None lets PostgreSQL read its own clock; a number fixes it (tests, SQLite)."""
+        """What `:now` binds to: None: PostgreSQL reads its own clock; a number fixes it (tests, SQLite)."""
         ...
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:

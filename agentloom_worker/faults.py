@@ -30,5 +30,5 @@ def hit(point: str, detail: str) -> None:
 
 def install(trigger: Callable[[str, str], None] | None) -> None:
     """Set or clear the trigger of this process. For tests only."""
-    global _trigger
+    global _trigger  # noqa: PLW0603 - one trigger per process is the point
     _trigger = trigger

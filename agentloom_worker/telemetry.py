@@ -39,7 +39,10 @@ class JsonFormatter(logging.Formatter):
             "time": self.formatTime(record),
             "level": record.levelname,
             "event": record.getMessage(),
-            **{key: str(value) if not isinstance(value, int | float | bool | None) else value for key, value in fields.items()},
+            **{
+                key: str(value) if not isinstance(value, int | float | bool | None) else value
+                for key, value in fields.items()
+            },
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)

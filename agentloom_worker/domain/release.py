@@ -1,4 +1,4 @@
-"""The frozen release as the runtime reads it: every default resolved, nothing looked up again (RULINGS A25)."""
+"""The frozen release as the runtime reads it: defaults resolved, nothing looked up again (RULINGS A25)."""
 
 from dataclasses import dataclass
 
