@@ -48,6 +48,7 @@ RESULT_READ_MAX_BYTES = 65_536
 SSE_EVENT_BYTES_MAX = 8 * 1024 * 1024
 STREAM_BYTES_MAX = 64 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
+CONNECT_ADDRESSES_MAX = 8
 
 # connections to model endpoints
 CONNECTIONS_IDLE_MAX = 256  # per endpoint; busy ones are bounded by the threads that read them

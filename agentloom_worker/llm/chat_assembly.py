@@ -10,10 +10,10 @@ from agentloom_worker.llm.profiles import Profile
 
 
 class ChatProtocolError(Exception):
-    """The frames break the protocol, so that no response can be made of them. The message quotes no content."""
+    """The frames break the protocol: no response can be made of them. The message quotes no content."""
 
 
-class ProviderErrorFrame(Exception):
+class ProviderReportedError(Exception):
     """The provider reported an error inside a 200 answer (CASES S03). `error` is its JSON value."""
 
     def __init__(self, error: object) -> None:
@@ -50,7 +50,7 @@ class ChatAssembly:
     def apply_frame(self, frame: object) -> FirstOutputKind | None:
         """Take one JSON value of the stream; say what its first effective output is, if it has any.
 
-        Role, empty deltas and usage are none (seed 004, 6.2). Raises ChatProtocolError, ProviderErrorFrame.
+        Role, empty deltas and usage are none (seed 004, 6.2). Raises ChatProtocolError, ProviderReportedError.
         """
         if not isinstance(frame, dict):
             raise ChatProtocolError("a frame is not a JSON object")
@@ -92,7 +92,9 @@ class ChatAssembly:
             raise ChatProtocolError("the answer has no finish reason")
         return kind
 
-    def response(self, *, request_id: str | None, transport_sha256: str, transport_bytes: int) -> ModelResponse:
+    def response(
+        self, *, request_id: str | None, transport_sha256: str, transport_bytes: int
+    ) -> ModelResponse:
         """The complete response. The caller has seen the legal final frame. Raises ChatProtocolError.
 
         `finish_reason` stands as the provider gave it, also `stop` beside calls (CASES S08).
@@ -171,9 +173,9 @@ class ChatAssembly:
         function = fragment.get("function") or {}
         if not isinstance(function, dict):
             raise ChatProtocolError("a tool call's function is not a JSON object")
-        call = self._call_of(fragment.get("index"), _text_of(fragment, "id"))
-        kind = None
         name = _text_of(function, "name")
+        call = self._call_of(fragment.get("index"), _text_of(fragment, "id"), named=bool(name))
+        kind = None
         if name:
             if call.name not in ("", name):
                 raise ChatProtocolError("a tool call has two names")
@@ -190,7 +192,7 @@ class ChatAssembly:
             kind = kind or FirstOutputKind.TOOL_ARGUMENTS
         return kind
 
-    def _call_of(self, index: object, call_id: str) -> _OpenCall:
+    def _call_of(self, index: object, call_id: str, *, named: bool) -> _OpenCall:
         """The call that a fragment continues, or a new one (CASES S04). Never two calls in one."""
         if index is None and not call_id:
             raise ChatProtocolError("a tool call fragment has neither index nor id")
@@ -203,6 +205,9 @@ class ChatAssembly:
                 raise ChatProtocolError(f"index {index} is used by two tool calls")
             if any(other.provider_call_id == call_id for other in self._calls):
                 raise ChatProtocolError(f"a fragment for a closed tool call at index {index}")
+            call = None
+        if index is None and named:
+            # Servers without indexes send each call whole, and some give two calls one id (CASES W03).
             call = None
         if call is None:
             if len(self._calls) >= limits.CALLS_PER_MESSAGE_MAX:
@@ -224,9 +229,9 @@ class ChatAssembly:
 def _refuse_error(frame: dict[str, Any]) -> None:
     error = frame.get("error")
     if error:
-        raise ProviderErrorFrame(error)
+        raise ProviderReportedError(error)
     if frame.get("object") == "error":
-        raise ProviderErrorFrame(frame)
+        raise ProviderReportedError(frame)
 
 
 def _text_of(fields: dict[str, Any], name: str) -> str:

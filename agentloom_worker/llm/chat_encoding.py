@@ -33,7 +33,7 @@ RESERVED_PARAMETERS = frozenset(
 
 
 class ChatEncoding:
-    """Encodes for one profile. Pure; shared by threads. Raises MODEL_FEATURE_UNSUPPORTED for its unknown flags."""
+    """Encodes for one profile; pure. Raises MODEL_FEATURE_UNSUPPORTED for flags it does not implement."""
 
     def __init__(self, profile: Profile) -> None:
         if (
@@ -44,8 +44,8 @@ class ChatEncoding:
         ):
             raise RunError(
                 Code.MODEL_FEATURE_UNSUPPORTED,
-                f"profile {profile.name}: encoding {ENCODING_VERSION} of chat completions neither reorders messages"
-                " nor replays reasoning",
+                f"profile {profile.name}: encoding {ENCODING_VERSION} of chat completions neither"
+                " reorders messages nor replays reasoning",
             )
         self.profile = profile
 

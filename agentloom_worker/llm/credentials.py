@@ -40,4 +40,6 @@ def _read_file(reference: str, path: Path) -> str:
     except (OSError, ValueError) as error:
         # The cause is cut off (`from None`): tracebacks are kept with parked steps.
         reason = type(error).__name__
-        raise RunError(Code.CREDENTIAL_UNAVAILABLE, f"credential {reference} cannot be read: {reason}") from None
+        raise RunError(
+            Code.CREDENTIAL_UNAVAILABLE, f"credential {reference} cannot be read: {reason}"
+        ) from None

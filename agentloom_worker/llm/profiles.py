@@ -16,10 +16,11 @@ class ReasoningReplay(StrEnum):
 class Profile:
     """The flags of a dialect. An adapter refuses a flag that it does not implement; it never ignores one.
 
-    `mid_system`, `strict_alternation` and `first_must_be_user` say which sequences of roles the provider takes
-    (RULINGS A12). `done_required`: the stream is complete only after `[DONE]`; otherwise a finish reason and a
-    well-framed end of the body will do. `new_id_opens_call`: a new id on a used index is a new call instead
-    of a protocol error (CASES S04). `output_limit_field` names the parameter that bounds the output.
+    `mid_system`, `strict_alternation` and `first_must_be_user` say which sequences of roles the provider
+    takes (RULINGS A12). `done_required`: the stream is complete only after `[DONE]`; otherwise a finish
+    reason and a well-framed end of the body will do. `new_id_opens_call`: a new id on a used index is a new
+    call instead of a protocol error (CASES S04). `output_limit_field` names the parameter that bounds the
+    output.
     """
 
     name: str
