@@ -58,6 +58,17 @@ RESULT_READ_MAX_BYTES = 65_536
 SSE_EVENT_BYTES_MAX = 8 * 1024 * 1024
 STREAM_BYTES_MAX = 64 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
+CONNECT_ADDRESSES_MAX = 8
+
+# connections to model endpoints
+CONNECTIONS_IDLE_MAX = 256  # per endpoint; busy ones are bounded by the threads that read them
+CONNECTION_IDLE_S = 4.0  # below the 5 s after which common servers drop an idle connection
+DRAIN_BYTES_MAX = 64 * 1024
+ERROR_BODY_BYTES_MAX = 64 * 1024
+ERROR_BODY_TIMEOUT_S = 2.0
+ERROR_TEXT_CHARACTERS_MAX = 300
+RETRY_AFTER_MAX_S = 24 * 3600.0
+CREDENTIAL_BYTES_MAX = 64 * 1024
 
 # caches
 VIEW_CACHE_CONTEXTS = 512

@@ -1,0 +1,90 @@
+"""What a model protocol must offer: stable request bytes, and one attempt that ends in one outcome."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from agentloom_worker.cancellation import Cancellation
+from agentloom_worker.domain.model import FirstOutput, Message, ModelOutcome, RequestParameters, ToolSchema
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """A frozen request on its way out: the joined body and where it goes.
+
+    `message_count` and `last_message` (the last message's fragment) let the scripted adapter choose a turn
+    without parsing a large body; other adapters ignore them.
+    """
+
+    body: bytes = field(repr=False)
+    base_url: str
+    message_count: int = 0
+    last_message: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptContext:
+    """The bounds and callbacks of one attempt. Durations count from the call of `stream_once`.
+
+    `deadline_s` None means `limits.RUN_DEADLINE_S`: no wait is without a bound. `idle_timeout_s` starts with
+    the first output; None switches it off. `on_sent` is called once, just before the first byte of the
+    request is written. `on_first_output` is called at most once, by the reading thread, before the next
+    fragment is handled. What either raises closes the stream and leaves `stream_once` unchanged.
+    """
+
+    deadline_s: float | None
+    first_output_timeout_s: float
+    idle_timeout_s: float | None
+    cancellation: Cancellation
+    on_first_output: Callable[[FirstOutput], None]
+    on_sent: Callable[[], None]
+    api_key: str | None = field(default=None, repr=False)
+    idempotency_key: str | None = None
+    traceparent: str | None = None
+
+
+class ModelAdapter(Protocol):
+    """One model protocol. Shared by all threads of a process; encoding is pure.
+
+    Bytes are part of what is hashed and frozen: a change of any of them needs a new `version`.
+    """
+
+    @property
+    def version(self) -> str:
+        """Name and version of the encoding, with the profile's; part of every request hash and cache key."""
+        ...
+
+    def encode_message(self, message: Message) -> bytes:
+        """One message as the fragment that stands in the body."""
+        ...
+
+    def encode_tools(self, tools: tuple[ToolSchema, ...]) -> bytes:
+        """All tools as one fragment; empty when there are none."""
+        ...
+
+    def encode_parameters(self, parameters: RequestParameters) -> bytes:
+        """Everything of the body except messages and tools; hashed, and the source of the envelope.
+
+        Raises RunError(MODEL_FEATURE_UNSUPPORTED) for a parameter that the adapter itself must set.
+        """
+        ...
+
+    def join_body(self, parameters: RequestParameters, fragments: Sequence[bytes], tools: bytes) -> bytes:
+        """The whole body; equal to one encoding of the whole request."""
+        ...
+
+    def envelope_bytes(self, parameters: RequestParameters, tools: bytes) -> int:
+        """`len(join_body(…))` without the fragments and the `n - 1` commas between them."""
+        ...
+
+    def stream_once(self, request: ModelCall, attempt: AttemptContext) -> ModelOutcome:
+        """Send once, never again, and read to the end. Blocks; another thread may cancel.
+
+        Returns Completed only after the profile's legal final frame. A passed deadline gives the attempt's
+        cancellation the reason DEADLINE and returns Cancelled. Raises only what the callbacks raise.
+        """
+        ...
+
+    def close(self) -> None:
+        """Drop idle connections. The adapter stays usable."""
+        ...

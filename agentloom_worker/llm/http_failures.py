@@ -1,0 +1,189 @@
+"""Classify what an endpoint answers in place of a response: by status and code tables, never by words.
+
+`external_outcome` of an error answer: below 500 the provider refused before it generated (`not_executed`); a
+5xx may have generated and been paid (`unknown`); an error inside a 200 answer began (`executed`).
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+
+from agentloom_worker import limits
+from agentloom_worker.domain.model import Category, Executed, Failure
+from agentloom_worker.domain.policy import RetryClass
+from agentloom_worker.errors import Code
+
+_TRANSPORT_STATUSES = frozenset({500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
+
+_REJECTED_CATEGORIES = {
+    401: Category.PERMISSION,
+    402: Category.LIMIT,
+    403: Category.PERMISSION,
+    404: Category.NOT_FOUND,
+    413: Category.LIMIT,
+}
+
+_CONTEXT_LENGTH_CODES = frozenset({"context_length_exceeded", "context_window_exceeded"})
+_RATE_LIMIT_CODES = frozenset({"429", "rate_limit_error", "rate_limit_exceeded", "too_many_requests"})
+_QUOTA_CODES = frozenset({"billing_hard_limit_reached", "insufficient_quota"})
+_TRANSPORT_CODES = frozenset(
+    {
+        "api_error",
+        "internal_error",
+        "internal_server_error",
+        "overloaded",
+        "overloaded_error",
+        "server_error",
+        "service_unavailable",
+        "timeout",
+        "timeout_error",
+        *(str(status) for status in _TRANSPORT_STATUSES),
+    }
+)
+
+_KEY_LIKE = re.compile(r"\b(?:sk|pk|rk|key|api)[-_][A-Za-z0-9*_\-.]{6,}|\bBearer\s+\S+", re.IGNORECASE)
+_REDACTED = "[redacted]"
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderError:
+    """An error object as providers send it. `codes` are its `code` and `type`, as text."""
+
+    codes: frozenset[str]
+    text: str
+
+
+def parse_error(body: bytes) -> ProviderError:
+    """Find the error object in an error body of any kind; nothing is quoted from a body that has none."""
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        return ProviderError(frozenset(), "")
+    if isinstance(document, list) and document:
+        document = document[0]
+    if isinstance(document, dict):
+        return error_of(document.get("error") or document)
+    return ProviderError(frozenset(), "")
+
+
+def error_of(error: object) -> ProviderError:
+    """Read the value of an `error` field: an object, or just a text."""
+    if isinstance(error, str):
+        return ProviderError(frozenset(), error)
+    if not isinstance(error, dict):
+        return ProviderError(frozenset(), "")
+    codes = frozenset(
+        str(error[name]) for name in ("code", "type", "status") if isinstance(error.get(name), str | int)
+    )
+    message = error.get("message")
+    return ProviderError(codes, message if isinstance(message, str) else "")
+
+
+def failure_of_status(
+    status: int, headers: Mapping[str, str], body: bytes, *, wall_us: int, secret: str | None
+) -> Failure:
+    """The failure that a complete answer with another status than 200 stands for."""
+    error = parse_error(body)
+    code, category, retry_class = _class_of_status(status, error)
+    detail = f": {redact(error.text, secret)}" if error.text else ""
+    return Failure(
+        code=code,
+        category=category,
+        message=f"the endpoint answered HTTP {status}{_named(error, secret)}{detail}",
+        external_outcome=Executed.UNKNOWN if status >= 500 else Executed.NOT_EXECUTED,
+        retry_class=retry_class,
+        retry_after_ms=retry_after_ms(headers, wall_us) if retry_class is not None else None,
+        http_status=status,
+    )
+
+
+def failure_of_frame(error_value: object, *, secret: str | None) -> Failure:
+    """The failure that an error inside a 200 answer stands for (CASES S03)."""
+    error = error_of(error_value)
+    code, category, retry_class = Code.MODEL_PROVIDER_ERROR, Category.BUSINESS, None
+    if error.codes & _CONTEXT_LENGTH_CODES:
+        code, category = Code.MODEL_CONTEXT_LENGTH_EXCEEDED, Category.LIMIT
+    elif error.codes & _QUOTA_CODES:
+        code, category = Code.MODEL_RATE_LIMITED, Category.RATE_LIMIT
+    elif error.codes & _RATE_LIMIT_CODES:
+        code, category, retry_class = Code.MODEL_RATE_LIMITED, Category.RATE_LIMIT, RetryClass.RATE_LIMIT
+    elif error.codes & _TRANSPORT_CODES:
+        category, retry_class = Category.TRANSPORT, RetryClass.TRANSPORT
+    detail = f": {redact(error.text, secret)}" if error.text else ""
+    return Failure(
+        code=code,
+        category=category,
+        message=f"the provider reported an error inside its answer{_named(error, secret)}{detail}",
+        external_outcome=Executed.EXECUTED,
+        retry_class=retry_class,
+        http_status=200,
+    )
+
+
+def retry_after_ms(headers: Mapping[str, str], wall_us: int) -> int | None:
+    """The wish in `retry-after-ms` or `Retry-After` (seconds or an HTTP date), bounded; None without one.
+
+    A date is compared with the answer's own `Date` where it has one, so that a wrong local clock (`wall_us`)
+    changes nothing (CASES D22).
+    """
+    milliseconds = _number(headers.get("retry-after-ms"))
+    if milliseconds is None:
+        text = headers.get("retry-after")
+        seconds = _number(text)
+        if seconds is None and text is not None:
+            until_s = _http_date_s(text)
+            now_s = _http_date_s(headers.get("date", ""))
+            if until_s is not None:
+                seconds = until_s - (wall_us / 1e6 if now_s is None else now_s)
+        milliseconds = None if seconds is None else seconds * 1000
+    if milliseconds is None:
+        return None
+    return int(min(max(milliseconds, 0.0), limits.RETRY_AFTER_MAX_S * 1000))
+
+
+def redact(text: str, secret: str | None) -> str:
+    """A provider's words, fit for a message: one short line, without the key or what looks like one."""
+    if secret:
+        text = text.replace(secret, _REDACTED)
+    text = _KEY_LIKE.sub(_REDACTED, text)
+    line = " ".join(text.encode("utf-8", "replace").decode().split())
+    cap = limits.ERROR_TEXT_CHARACTERS_MAX
+    return line if len(line) <= cap else line[:cap] + "…"
+
+
+def _class_of_status(status: int, error: ProviderError) -> tuple[Code, Category, RetryClass | None]:
+    if status == 429:
+        # A used-up quota comes as 429 too, and no waiting of ours brings it back.
+        retry_class = None if error.codes & _QUOTA_CODES else RetryClass.RATE_LIMIT
+        return Code.MODEL_RATE_LIMITED, Category.RATE_LIMIT, retry_class
+    if status == 408:
+        return Code.MODEL_TRANSPORT_FAILED, Category.TIMEOUT, RetryClass.TRANSPORT
+    if status in _TRANSPORT_STATUSES:
+        return Code.MODEL_PROVIDER_ERROR, Category.TRANSPORT, RetryClass.TRANSPORT
+    if status >= 500:
+        return Code.MODEL_PROVIDER_ERROR, Category.BUSINESS, None
+    if 200 <= status < 300:
+        return Code.MODEL_PROTOCOL_ERROR, Category.PROTOCOL, None
+    if error.codes & _CONTEXT_LENGTH_CODES:
+        return Code.MODEL_CONTEXT_LENGTH_EXCEEDED, Category.LIMIT, None
+    return Code.MODEL_REQUEST_REJECTED, _REJECTED_CATEGORIES.get(status, Category.VALIDATION), None
+
+
+def _named(error: ProviderError, secret: str | None) -> str:
+    names = sorted(name for name in error.codes if re.fullmatch(r"[\w.\-]{1,64}", name))
+    return f" ({redact(', '.join(names), secret)})" if names else ""
+
+
+def _number(text: str | None) -> float | None:
+    if text is None or not re.fullmatch(r"\s*\d{1,12}(\.\d{1,9})?\s*", text, re.ASCII):
+        return None
+    return float(text)
+
+
+def _http_date_s(text: str) -> float | None:
+    try:
+        return parsedate_to_datetime(text).timestamp()
+    except (ValueError, OverflowError):
+        return None
