@@ -17,7 +17,10 @@ _TOOL_TOKENS = 64
 class Encoder(Protocol):
     """The part of a model adapter that makes bytes; pure and versioned."""
 
-    version: str
+    @property
+    def version(self) -> str:
+        """Name and version of the encoding."""
+        ...
 
     def encode_tools(self, tools: tuple[ToolSchema, ...]) -> bytes:
         """The tools fragment."""
@@ -39,6 +42,14 @@ def estimate_tokens(encoder: Encoder, parameters: RequestParameters, tools: byte
     """
     body = encoder.envelope_bytes(parameters, tools) + view.size_bytes + max(0, view.length - 1)
     return body + _REQUEST_TOKENS + _MESSAGE_TOKENS * view.length + _TOOL_TOKENS * tool_count
+
+
+def estimate_fixed_tokens(
+    encoder: Encoder, parameters: RequestParameters, tools: bytes, view: View, tool_count: int
+) -> int:
+    """The part of the estimate that nothing can shrink: envelope, tools, prompt and protected inputs."""
+    body = encoder.envelope_bytes(parameters, tools) + view.protected_bytes + max(0, view.protected_length - 1)
+    return body + _REQUEST_TOKENS + _MESSAGE_TOKENS * view.protected_length + _TOOL_TOKENS * tool_count
 
 
 def fragment_tokens(fragment: bytes) -> int:

@@ -17,16 +17,21 @@ class View:
     """`length` fragments; `chain` is h(n) = sha256(h(n-1) ‖ sha256(fragment n)).
 
     `wire_ids` are those of the newest assistant message's calls, by ordinal: what its results pair with.
+    `protected_*` count the fragments that no compaction may replace: the prompt and protected inputs.
     """
 
     length: int = 0
     size_bytes: int = 0
     chain: bytes = EMPTY_CHAIN
     wire_ids: tuple[str, ...] = ()
+    protected_length: int = 0
+    protected_bytes: int = 0
     _shared: list[bytes] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def extend(self, fragments: Sequence[bytes], wire_ids: tuple[str, ...] | None = None) -> "View":
+    def extend(
+        self, fragments: Sequence[bytes], wire_ids: tuple[str, ...] | None = None, *, protected: bool = False
+    ) -> "View":
         """The view with these fragments after its own. Safe for use by many threads."""
         chain, size = self.chain, self.size_bytes
         for fragment in fragments:
@@ -43,6 +48,8 @@ class View:
             size,
             chain,
             self.wire_ids if wire_ids is None else wire_ids,
+            self.protected_length + (len(fragments) if protected else 0),
+            self.protected_bytes + (size - self.size_bytes if protected else 0),
             shared,
             lock,
         )

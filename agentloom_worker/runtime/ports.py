@@ -4,20 +4,25 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from agentloom_worker import limits
 from agentloom_worker.cancellation import Cancellation
+from agentloom_worker.capabilities.context import ToolContext
+from agentloom_worker.capabilities.handler import PythonHandler
 from agentloom_worker.clock import Clock
 from agentloom_worker.context.view import View
 from agentloom_worker.domain.capability import CapabilitySpec, ToolResult
 from agentloom_worker.domain.dispatch import Queue
+from agentloom_worker.domain.model import RequestParameters
 from agentloom_worker.domain.release import FrozenRelease
 from agentloom_worker.ids import ContextId, DispatchId, Ids, OwnerId, ReleaseId, RunId
 from agentloom_worker.llm.adapter import ModelAdapter
 from agentloom_worker.storage.store import Store
 
 US = 1_000_000
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 ALL_QUEUES = (Queue.CONTROL, Queue.MODEL, Queue.TOOLS, Queue.MAINTENANCE)
 
 
@@ -47,23 +52,20 @@ class Settings:
         return int(self.suspect_grace_s * US)
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
-    """What a python capability is called with."""
-
-    spec: CapabilitySpec
-    arguments: dict[str, object]
-    run_id: str
-    operation_id: str
-    attempt_no: int
-    remaining_s: float
-
-
 class ToolRunner(Protocol):
-    """Calls a python capability; in a thread of its own, or inline in the simulator."""
+    """Calls a python capability: in a thread of its own, or inline in the simulator (capabilities/python.py)."""
 
-    def invoke(self, call: ToolCall, cancellation: Cancellation, on_entered: Callable[[], None]) -> ToolResult:
-        """Run it once and say how it ended; never raises for what the tool does. `on_entered` marks the start."""
+    def __call__(
+        self,
+        handler: PythonHandler,
+        spec: CapabilitySpec,
+        arguments: dict[str, object],
+        context: ToolContext,
+        *,
+        cancellation: Cancellation | None = None,
+        entered: Callable[[], None] | None = None,
+    ) -> ToolResult:
+        """Run one attempt; whatever the tool does becomes its result."""
         ...
 
 
@@ -75,7 +77,7 @@ class Chance(Protocol):
         ...
 
 
-class BoundedCache[Key, Value]:
+class BoundedCache(Generic[Key, Value]):
     """A small least-recently-used cache of immutable values. Safe for use by many threads."""
 
     def __init__(self, size: int) -> None:
@@ -110,6 +112,15 @@ class CachedView:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestHead:
+    """What is the same in every request of a release: parameters and the tools fragment."""
+
+    parameters: RequestParameters
+    tools: bytes
+    tool_count: int
+
+
+@dataclass(frozen=True, slots=True)
 class OwnedRelease:
     """A release beside its owner."""
 
@@ -136,4 +147,5 @@ class Ports:
     views: BoundedCache[ContextId, CachedView] = field(
         default_factory=lambda: BoundedCache(limits.VIEW_CACHE_CONTEXTS)
     )
+    heads: BoundedCache[bytes, RequestHead] = field(default_factory=lambda: BoundedCache(limits.RELEASE_CACHE))
     on_event: Callable[[RunId], None] = lambda _run_id: None

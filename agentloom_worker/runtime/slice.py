@@ -149,10 +149,10 @@ def _append(
 ) -> View:
     match row.message_kind:
         case MessageKind.PROMPT:
-            return view.extend([adapter.encode_message(prompt_message(release.prompt))])
+            return view.extend([adapter.encode_message(prompt_message(release.prompt))], protected=True)
         case MessageKind.USER_REF:
             body = ports.store.load_payload(run.owner_id, row.source)
-            return view.extend([adapter.encode_message(user_message(body))])
+            return view.extend([adapter.encode_message(user_message(body))], protected=True)
         case MessageKind.ASSISTANT:
             body = ports.store.load_payload(run.owner_id, row.source)
             assert row.operation_id is not None
