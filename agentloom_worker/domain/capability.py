@@ -38,6 +38,9 @@ class CapabilitySpec:
     effect: Effect
     timeout_ms: int
     retry: RetryPolicy  # its `on_unknown.action = retry` is what makes a tool "idempotent" (RULINGS U12)
+    # The input schema was derived from the function's signature, so that a worker can prove that its
+    # code still has the frozen shape; a schema that the release gave proves nothing about the code.
+    schema_derived: bool = False
 
     @property
     def tool_schema(self) -> ToolSchema:
