@@ -54,6 +54,11 @@ PREVIEW_BYTES = 64 * 1024
 RESULT_READ_DEFAULT_BYTES = 16_384
 RESULT_READ_MAX_BYTES = 65_536
 
+# release documents as their authors write them; an alias counts as what it stands for
+RELEASE_BYTES_MAX = 1024 * 1024
+RELEASE_VALUES_MAX = 20_000
+RELEASE_DEPTH_MAX = 64
+
 # streams
 SSE_EVENT_BYTES_MAX = 8 * 1024 * 1024
 STREAM_BYTES_MAX = 64 * 1024 * 1024

@@ -16,6 +16,11 @@ class Budget:
     trigger_tokens: int
 
 
+def utf8_envelope_tokens(size_bytes: int, messages: int, tools: int) -> int:
+    """The estimator `utf8-envelope-v1`: the bytes of the whole body plus an allowance for its envelope."""
+    return size_bytes + 256 + 32 * messages + 64 * tools
+
+
 def derive_budget(
     window_tokens: int,
     model_max_output_tokens: int | None,

@@ -1,0 +1,380 @@
+"""The release document, version 1: what an author writes, and the form in which it is frozen.
+
+Two families of shapes. The author's (`ReleaseDocument`) has defaults. The frozen one
+(`FrozenReleaseDocument`) has none: every resolved value must stand in the bytes (RULINGS A25).
+
+How a later version adds a field without changing the digest of an older document: declare it in both
+families as `X | None = None`, where absence means exactly what this version does without the field. A field
+that is None is never written into frozen bytes (`_Frozen.written`), so older documents freeze to the same
+bytes, and older bytes still parse. A field that every release must have raises `SCHEMA_VERSION` instead.
+"""
+
+from collections.abc import Collection
+from typing import Annotated, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from agentloom_worker.errors import ReleaseInvalidError
+from agentloom_worker.limits import (
+    FIRST_OUTPUT_TIMEOUT_MS,
+    LOOPS_MAX,
+    RUN_DEADLINE_S,
+    STEP_FAILURES_MAX,
+    TOOL_TIMEOUT_MS,
+)
+from agentloom_worker.wire import release_check as check
+from agentloom_worker.wire.release_source import Path, Problem, pointer, read_source
+
+SCHEMA_VERSION = 1
+DEFAULT_PROFILES = ("generic",)
+
+_DAY_MS = 24 * 3600 * 1000
+_NO_OTHER_KEYS: dict[str, JsonValue] = {"additionalProperties": False}  # beside pydantic's patternProperties
+Slug = Annotated[str, Field(pattern=check.SLUG, max_length=64)]
+Key = Annotated[str, Field(pattern=check.KEY, max_length=64)]
+ModelName = Annotated[str, Field(pattern=check.MODEL_NAME)]
+Handler = Annotated[str, Field(pattern=check.HANDLER, max_length=256)]
+Credential = Annotated[str, Field(pattern=check.CREDENTIAL, max_length=1024)]
+Ratio = Annotated[str, Field(pattern=check.RATIO, max_length=12)]
+Tokens = Annotated[int, Field(ge=1, le=1_000_000_000)]
+Milliseconds = Annotated[int, Field(ge=1, le=_DAY_MS)]
+Delay = Annotated[int, Field(ge=0, le=_DAY_MS)]
+Attempts = Annotated[int, Field(ge=1, le=100)]
+Multiplier = Annotated[float, Field(ge=1, le=100, allow_inf_nan=False)]
+Protocol = Literal["openai-chat", "scripted"]
+EffectName = Literal["none", "read", "write_external", "write_workspace"]
+EstimatorName = Literal["utf8-envelope-v1"]
+JitterName = Literal["full", "none"]
+Action = Literal["retry", "fail"]
+JsonObject = dict[str, JsonValue]
+Version = Annotated[int, Field(ge=SCHEMA_VERSION, le=SCHEMA_VERSION)]
+Parameters = dict[Annotated[str, Field(pattern=check.KEY, max_length=64)], JsonValue]
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class OnUnknownDocument(_Document):
+    """What follows an attempt that may have left and has no result."""
+
+    action: Action = Field(description="`retry` states that a second execution does no harm (idempotent).")
+    max: int | None = Field(
+        default=None,
+        ge=0,
+        le=100,
+        description="Unknown attempts that another attempt may follow; 1 for `retry`.",
+    )
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        if self.action == "fail" and self.max:
+            raise PydanticCustomError("on_unknown", "says `fail`, so `max` must be 0 or absent")
+        if self.action == "retry" and self.max == 0:
+            raise PydanticCustomError("on_unknown", "says `retry` with `max` 0: write `action: fail`")
+        return self
+
+
+class RetryDocument(_Document):
+    """When and how often a failed attempt is repeated. An absent field takes the next wider value."""
+
+    max_attempts: Attempts | None = Field(default=None, description="Every attempt counts, the first too; 4.")
+    initial_ms: Delay | None = Field(default=None, description="The first delay; 1000.")
+    multiplier: Multiplier | None = Field(default=None, description="Growth of the delay per attempt; 2.0.")
+    max_ms: Delay | None = Field(default=None, description="The longest delay; 60000.")
+    jitter: JitterName | None = Field(default=None, description="How a delay is spread; full.")
+    on_unknown: OnUnknownDocument | None = Field(
+        default=None, description="Replaced as a whole; models retry once, tools fail."
+    )
+
+
+class RetriesDocument(_Document):
+    """Retry rules for all models and for all tools; an entry's own rules come first."""
+
+    model: RetryDocument | None = Field(default=None, description="For every model.")
+    tools: RetryDocument | None = Field(default=None, description="For every tool.")
+
+
+class LimitsDocument(_Document):
+    """What one run may use."""
+
+    max_loops: int = Field(
+        default=LOOPS_MAX, ge=1, le=1_000_000, description="Model loops of the whole run tree."
+    )
+    deadline_s: int = Field(
+        default=int(RUN_DEADLINE_S),
+        ge=1,
+        le=31 * 24 * 3600,
+        description="Seconds from the acceptance of the question.",
+    )
+    max_step_attempts: Attempts = Field(
+        default=STEP_FAILURES_MAX,
+        description="Failures of one step after which it is parked for an operator.",
+    )
+
+
+class AgentDocument(_Document):
+    """The agent that a release publishes: one role that answers in a loop of model and tool calls."""
+
+    id: Slug = Field(description="Names the agent for sessions and owns what its runs store.")
+    role: Slug = Field(default="assistant", description="The key of the role.")
+    prompt: str = Field(pattern=check.NOT_BLANK, description="The system prompt.")
+    model: Key = Field(description="A key of `models`.")
+    tools: list[Key] = Field(default_factory=list, description="Keys of `tools`, in any order.")
+    limits: LimitsDocument = Field(default=LimitsDocument(), description="What one run may use.")
+
+
+class ModelDocument(_Document):
+    """A model, its endpoint and its numbers."""
+
+    protocol: Protocol = Field(description="`scripted` runs in-process, for simulations and benchmarks.")
+    profile: Slug = Field(default="generic", description="What is known about the provider's dialect.")
+    base_url: str = Field(
+        min_length=1, max_length=2048, description="An http(s) URL; `script:NAME` if scripted."
+    )
+    model: str = Field(min_length=1, max_length=256, description="The provider's id of the model.")
+    context_window_tokens: Tokens = Field(description="The model's window W. It is never guessed.")
+    max_output_tokens: Tokens | None = Field(
+        default=None,
+        description="The most that the model can write; a request asks for no more than the output reserve.",
+    )
+    credential: Credential | None = Field(
+        default=None,
+        description="Where the secret is found: `env:NAME` or `file:PATH`. Never the secret itself.",
+    )
+    first_output_timeout_ms: Milliseconds = Field(
+        default=FIRST_OUTPUT_TIMEOUT_MS,
+        description="From the actual start of an attempt to its first output.",
+    )
+    idle_timeout_ms: Milliseconds | None = Field(
+        default=None, description="The longest silence inside a stream; absent: only the deadline ends it."
+    )
+    parameters: Parameters = Field(
+        default_factory=dict,
+        description="Sent to the provider as they are, such as temperature.",
+        json_schema_extra=_NO_OTHER_KEYS,
+    )
+    retry: RetryDocument | None = Field(default=None, description="Retry rules of this model.")
+
+
+class ToolDocument(_Document):
+    """A tool. Absent words and schemas are taken from the handler itself."""
+
+    kind: Literal["python"] = Field(description="Who answers the call.")
+    handler: Handler = Field(description="`package.module:function` or the name of an entry point.")
+    name: ModelName | None = Field(
+        default=None, description="The name that the model sees; the key if absent."
+    )
+    description: str | None = Field(
+        default=None, description="What the model is told; else the handler's words."
+    )
+    input_schema: JsonObject | None = Field(default=None, description="JSON Schema of the arguments.")
+    output_schema: JsonObject | None = Field(default=None, description="JSON Schema of the result.")
+    effect: EffectName = Field(description="What a call may change outside.")
+    timeout_ms: Milliseconds = Field(default=TOOL_TIMEOUT_MS, description="The longest run of one call.")
+    retry: RetryDocument | None = Field(default=None, description="Retry rules of this tool.")
+
+
+class ContextDocument(_Document):
+    """How the window is divided: input budget = window - output reserve - safety margin."""
+
+    output_reserve_tokens: Tokens | None = Field(
+        default=None, description="Kept for the answer; min(maximum output or 4096, window / 4) if absent."
+    )
+    safety_margin_tokens: int | None = Field(
+        default=None, ge=0, le=1_000_000_000, description="Kept free; max(256, 1 % of the window) if absent."
+    )
+    trigger_ratio: Ratio = Field(
+        default="0.80", description="Share of the input budget, as decimal text in quotes."
+    )
+    estimator: EstimatorName = Field(default="utf8-envelope-v1", description="How tokens are counted.")
+
+
+class ReleaseDocument(_Document):
+    """A release as its author writes it."""
+
+    schema_version: Version = Field(description="The version of this format.")
+    agent: AgentDocument
+    models: dict[Key, ModelDocument] = Field(
+        min_length=1, description="Models by key.", json_schema_extra=_NO_OTHER_KEYS
+    )
+    tools: dict[Key, ToolDocument] = Field(
+        default_factory=dict, description="Tools by key.", json_schema_extra=_NO_OTHER_KEYS
+    )
+    context: ContextDocument = Field(default=ContextDocument(), description="Numbers of the window.")
+    retry: RetriesDocument = Field(default=RetriesDocument(), description="Retry rules for all.")
+
+
+class _Frozen(_Document):
+    @model_serializer(mode="wrap")
+    def written(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
+        """Leave out fields that are None, of this shape alone: a null inside free JSON stays."""
+        return {name: value for name, value in handler(self).items() if value is not None}
+
+
+class FrozenOnUnknown(_Frozen):
+    """As `OnUnknownDocument`, resolved."""
+
+    action: Action
+    max: int = Field(ge=0)
+
+
+class FrozenRetry(_Frozen):
+    """As `RetryDocument`, resolved."""
+
+    max_attempts: Attempts
+    initial_ms: Delay
+    multiplier: Multiplier
+    max_ms: Delay
+    jitter: JitterName
+    on_unknown: FrozenOnUnknown
+
+
+class FrozenLimits(_Frozen):
+    """As `LimitsDocument`, resolved."""
+
+    max_loops: int
+    deadline_s: int
+    max_step_attempts: int
+
+
+class FrozenAgent(_Frozen):
+    """The agent; `tools` holds the keys of its catalog in catalog order, built-ins included."""
+
+    id: Slug
+    role: Slug
+    prompt: str
+    model: Key
+    tools: list[Key]
+    limits: FrozenLimits
+
+
+class FrozenModel(_Frozen):
+    """A model that the agent is bound to."""
+
+    protocol: Protocol
+    profile: Slug
+    base_url: str
+    model: str
+    context_window_tokens: Tokens
+    max_output_tokens: Tokens | None = None
+    credential: Credential | None = None
+    first_output_timeout_ms: Milliseconds
+    idle_timeout_ms: Milliseconds | None = None
+    parameters: JsonObject
+    retry: FrozenRetry
+
+
+class FrozenTool(_Frozen):
+    """One entry of the catalog, with what its handler declared at the time of publishing."""
+
+    kind: Literal["python", "builtin"]
+    model_name: ModelName
+    description: str
+    input_schema: JsonObject
+    output_schema: JsonObject | None = None
+    schema_fingerprint: str = Field(pattern="^[0-9a-f]{64}$")
+    schema_derived: bool
+    handler_ref: str
+    effect: EffectName
+    timeout_ms: Milliseconds
+    retry: FrozenRetry
+
+
+class FrozenContext(_Frozen):
+    """The numbers of the window, computed once (seed 000, section 7)."""
+
+    window_tokens: Tokens
+    output_reserve_tokens: Tokens
+    safety_margin_tokens: int = Field(ge=0)
+    input_budget_tokens: Tokens
+    trigger_ratio: Ratio
+    trigger_tokens: int = Field(ge=0)
+    request_output_tokens: Tokens
+    estimator: EstimatorName
+
+
+class FrozenReleaseDocument(_Frozen):
+    """The frozen document: only what its agent can reach, every default written out."""
+
+    schema_version: Version
+    agent: FrozenAgent
+    models: dict[Key, FrozenModel]
+    tools: dict[Key, FrozenTool]
+    context: FrozenContext
+
+
+MODEL_RETRY = FrozenRetry(
+    max_attempts=4,
+    initial_ms=1000,
+    multiplier=2.0,
+    max_ms=60_000,
+    jitter="full",
+    on_unknown=FrozenOnUnknown(action="retry", max=1),
+)
+TOOL_RETRY = MODEL_RETRY.model_copy(update={"on_unknown": FrozenOnUnknown(action="fail", max=0)})
+
+
+def parse_release(
+    source: bytes | str | dict[str, object], *, known_profiles: Collection[str] = DEFAULT_PROFILES
+) -> ReleaseDocument:
+    """Read and check a release document, given as YAML, as JSON or as a mapping.
+
+    Raises ReleaseInvalidError with every problem found, each with its path as a JSON pointer (RFC 6901; an
+    empty one is the document itself). No message and no exception in its chain holds a value of the document.
+    """
+    read = read_source(source)
+    problems = list(read.problems)
+    document: ReleaseDocument | None = None
+    if read.readable and isinstance(read.tree, dict):
+        known = {problem.path for problem in problems}
+        document, shape = _checked_shape(read.tree)
+        cross = check.cross_problems(read.tree, known_profiles, (MODEL_RETRY.initial_ms, MODEL_RETRY.max_ms))
+        problems += [problem for problem in (*shape, *cross) if problem.path not in known]
+    if document is None or problems:
+        listed = sorted({(problem.path, problem.text) for problem in problems}, key=_reading_order)
+        raise ReleaseInvalidError(tuple((pointer(path), text) for path, text in listed))
+    return document
+
+
+def _checked_shape(tree: dict[str, object]) -> tuple[ReleaseDocument | None, list[Problem]]:
+    try:
+        return ReleaseDocument.model_validate(tree), []
+    except ValidationError as error:
+        return None, check.shape_problems(error, ReleaseDocument)
+
+
+def _reading_order(problem: tuple[Path, str]) -> tuple[list[tuple[int, int | str]], str]:
+    path, text = problem
+    return [(0, part) if isinstance(part, int) else (1, part) for part in path], text
+
+
+def release_schema() -> dict[str, object]:
+    """The JSON Schema (2020-12) of the author's document; checks across fields are not expressible in it."""
+    schema = ReleaseDocument.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def resolve_retry(default: FrozenRetry, *layers: RetryDocument | None) -> FrozenRetry:
+    """Fill retry rules in, field by field; the first layer is the most particular one."""
+    chosen: dict[str, object] = {}
+    for layer in layers:
+        for name in RetryDocument.model_fields:
+            value = getattr(layer, name, None)
+            if value is not None:
+                chosen.setdefault(name, value)
+    unknown = chosen.get("on_unknown")
+    if isinstance(unknown, OnUnknownDocument):
+        allowed = 0 if unknown.action == "fail" else unknown.max or 1
+        chosen["on_unknown"] = FrozenOnUnknown(action=unknown.action, max=allowed)
+    return default.model_copy(update=chosen)

@@ -1,0 +1,59 @@
+"""Frozen bytes of released versions: they are in databases, so no change of the code may change them."""
+
+import hashlib
+from pathlib import Path
+
+from agentloom_worker.domain.capability import CapabilityKind, Effect
+from agentloom_worker.domain.policy import Jitter, OnUnknown, OnUnknownAction, RetryPolicy
+from agentloom_worker.domain.release import freeze_release, load_release
+from agentloom_worker.wire.release import parse_release
+from tests.factories import capability
+
+HERE = Path(__file__).parent
+DIGEST = "7b3ff569d8e6f70bae5a73f8073c2dc211f7e79299f09366f75961640a4b8081"
+
+READ_LOG = capability(
+    "read_log",
+    description="Reads lines.",
+    input_schema={
+        "type": "object",
+        "properties": {"path": {"type": "string"}, "lines": {"type": "integer", "default": 100}},
+        "required": ["path"],
+        "additionalProperties": False,
+    },
+    handler_ref="examples.tools:read_log",
+    effect=Effect.READ,
+    schema_derived=True,
+)
+SUM_CSV = capability("sum_csv", handler_ref="sum-csv", output_schema={"type": "number"})
+RESULT_READ = capability(
+    "result.read",
+    kind=CapabilityKind.BUILTIN,
+    model_name="result_read",
+    description="Reads on in a long result.",
+    handler_ref="result.read",
+    retry=RetryPolicy(1, 0, 1.0, 0, Jitter.NONE, OnUnknown(OnUnknownAction.FAIL, 0)),
+)
+
+
+def test_release_of_version_1_freezes_to_the_recorded_bytes() -> None:
+    document = parse_release((HERE / "release_v1.yaml").read_bytes())
+    frozen = freeze_release(document, (READ_LOG, SUM_CSV, RESULT_READ))
+    assert frozen.body == (HERE / "release_v1.json").read_bytes()
+    assert frozen.digest.hex() == DIGEST
+
+
+def test_recorded_bytes_of_version_1_are_read_as_recorded() -> None:
+    body = (HERE / "release_v1.json").read_bytes()
+    release = load_release(body)
+    assert release.digest.hex() == hashlib.sha256(body).hexdigest() == DIGEST
+    assert release.catalog.catalog_hash == (
+        "95eb71f451cd062a75b8169cd0c8dc14ebdd9222b3c710891ce0bb359d1118ca"
+    )
+    assert [spec.model_name for spec in release.catalog.capabilities] == [
+        "addNumbers",
+        "read_log",
+        "result_read",
+    ]
+    assert release.model.retry.max_attempts == 6
+    assert (release.budget.input_budget_tokens, release.budget.trigger_tokens) == (121_569, 97_255)
