@@ -25,6 +25,7 @@ DRAIN_INTERRUPTS_MAX = 5
 EMBEDDED_THREADS = 8
 FUSED_TRIES = 2
 REBUILD_TRIES = 10
+OUTCOME_TRIES = 600  # an effect's outcome; the driver's own re-sends are inside each
 COMMIT_RESENDS_MAX = 20
 
 # runs and calls (RULINGS U6)

@@ -58,3 +58,8 @@ class View:
         """The fragments of this view."""
         with self._lock:
             return self._shared[: self.length]
+
+    def last(self) -> bytes:
+        """The newest fragment; empty for an empty view."""
+        with self._lock:
+            return self._shared[self.length - 1] if self.length else b""

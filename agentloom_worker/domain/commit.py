@@ -6,7 +6,16 @@ from uuid import UUID
 
 from agentloom_worker.domain.dispatch import Claim, Successor
 from agentloom_worker.domain.run import EndCause, RunStatus
-from agentloom_worker.ids import BatchId, BlobId, ClaimToken, DispatchId, OperationId, OwnerId, RunId, SessionId
+from agentloom_worker.ids import (
+    BatchId,
+    BlobId,
+    ClaimToken,
+    DispatchId,
+    OperationId,
+    OwnerId,
+    RunId,
+    SessionId,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +58,7 @@ class RunFence:
     code: str | None = None
     detail: str | None = None
     answer_operation_id: OperationId | None = None
+    started: bool = False  # an END that also starts
 
 
 @dataclass(frozen=True, slots=True)

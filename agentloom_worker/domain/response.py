@@ -15,7 +15,8 @@ def _encode_calls(calls: tuple[ResponseCall, ...]) -> list[dict[str, object]]:
 
 def _decode_calls(calls: list[dict[str, str]]) -> tuple[ResponseCall, ...]:
     return tuple(
-        ResponseCall(ordinal, call["id"], call["name"], call["arguments"]) for ordinal, call in enumerate(calls)
+        ResponseCall(ordinal, call["id"], call["name"], call["arguments"])
+        for ordinal, call in enumerate(calls)
     )
 
 
@@ -43,7 +44,9 @@ def decode_response(body: bytes) -> ModelResponse:
     """Read a persisted response. Raises InvariantError for a version that this code does not know."""
     document = parse(body)
     if document.get("v") != VERSION:
-        raise InvariantError(f"a model response of version {document.get('v')} cannot be read by this version")
+        raise InvariantError(
+            f"a model response of version {document.get('v')} cannot be read by this version"
+        )
     usage = document.get("usage")
     return ModelResponse(
         text=document["text"],

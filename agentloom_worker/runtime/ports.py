@@ -136,7 +136,7 @@ class Ports:
     clock: Clock
     ids: Ids
     chance: Chance
-    adapters: Mapping[str, ModelAdapter]
+    adapters: Mapping[tuple[str, str], ModelAdapter]  # by protocol and profile
     tools: ToolRunner
     resolve_credential: Callable[[str], str]
     settings: Settings
@@ -147,5 +147,7 @@ class Ports:
     views: BoundedCache[ContextId, CachedView] = field(
         default_factory=lambda: BoundedCache(limits.VIEW_CACHE_CONTEXTS)
     )
-    heads: BoundedCache[bytes, RequestHead] = field(default_factory=lambda: BoundedCache(limits.RELEASE_CACHE))
+    heads: BoundedCache[bytes, RequestHead] = field(
+        default_factory=lambda: BoundedCache(limits.RELEASE_CACHE)
+    )
     on_event: Callable[[RunId], None] = lambda _run_id: None

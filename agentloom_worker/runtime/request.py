@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from agentloom_worker.context.request import hash_request
+from agentloom_worker.context.view import View
 from agentloom_worker.domain.model import RequestParameters
 from agentloom_worker.domain.operation import Operation
 from agentloom_worker.domain.recipe import Recipe
@@ -10,7 +11,6 @@ from agentloom_worker.domain.release import FrozenRelease
 from agentloom_worker.errors import Code, InvariantError, RequestError
 from agentloom_worker.runtime.ports import CachedView, Ports, RequestHead
 from agentloom_worker.runtime.slice import adapter_of, build_view, load_owned_release
-from agentloom_worker.context.view import View
 
 
 def head_of(ports: Ports, release: FrozenRelease) -> RequestHead:

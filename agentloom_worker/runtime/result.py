@@ -139,11 +139,10 @@ def merge_fence(run_id: RunId, results: Sequence[StepResult], input_head: int) -
         code=end.code if end else None,
         detail=end.detail if end else None,
         answer_operation_id=end.answer_operation_id if end else None,
+        started=any(result.move is RunMove.START for result in results),
     )
 
 
 def merge_parts(results: Sequence[StepResult]) -> tuple[Part, ...]:
     """Each fused step keeps its key as a part."""
     return tuple(Part(result.key, result.command) for result in results)
-
-

@@ -8,10 +8,9 @@ from agentloom_worker.capabilities.result import decode_result, model_text
 from agentloom_worker.context.message import assistant_message, prompt_message, tool_message, user_message
 from agentloom_worker.context.view import View
 from agentloom_worker.domain.context import MessageKind, RoleContext
-from agentloom_worker.domain.frozen import load_release
 from agentloom_worker.domain.model import ModelResponse
 from agentloom_worker.domain.operation import Attempt, Operation, Payload, call_id_of
-from agentloom_worker.domain.release import FrozenRelease
+from agentloom_worker.domain.release import FrozenRelease, load_release
 from agentloom_worker.domain.response import decode_response
 from agentloom_worker.domain.run import CallBatch, LoopTicket, NodeTask, Run
 from agentloom_worker.domain.session import PendingInput
@@ -67,10 +66,11 @@ class Slice:
 
 
 def adapter_of(ports: Ports, release: FrozenRelease) -> ModelAdapter:
-    """The adapter of the release's protocol."""
-    adapter = ports.adapters.get(release.model.protocol)
+    """The adapter of the release's protocol and profile."""
+    key = (release.model.protocol, release.model.profile)
+    adapter = ports.adapters.get(key)
     if adapter is None:
-        raise InvariantError(f"this process has no adapter for protocol {release.model.protocol!r}")
+        raise InvariantError(f"this process has no adapter for protocol and profile {key}")
     return adapter
 
 
@@ -128,7 +128,9 @@ def load_view(ports: Ports, run: Run, context: RoleContext, release: FrozenRelea
     return view
 
 
-def build_view(ports: Ports, run: Run, context: RoleContext, release: FrozenRelease, base: CachedView) -> View:
+def build_view(
+    ports: Ports, run: Run, context: RoleContext, release: FrozenRelease, base: CachedView
+) -> View:
     """Extend a view by the records after it, as of the context's revision."""
     adapter = adapter_of(ports, release)
     view, after = base.view, base.record_head

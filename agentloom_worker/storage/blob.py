@@ -49,15 +49,11 @@ def put(blob_id: UUID, owner_id: UUID, body: bytes, media_type: str) -> Statemen
     return BLOB_PUT(blob_id, owner_id, sha256(body), len(body), media_type, encoding, content)
 
 
-def find_id(conn: sa.Connection, owner_id: UUID, digest: bytes) -> UUID | None:
-    """The id under which an owner holds a body."""
-    query = sa.select(blob.c.blob_id).where(blob.c.owner_id == owner_id, blob.c.sha256 == digest)
-    return conn.execute(query).scalar()
-
-
 def read(conn: sa.Connection, owner_id: UUID, blob_id: UUID) -> bytes | None:
     """The body, if this owner holds that blob; verified against its digest by `audit`."""
-    query = sa.select(blob.c.encoding, blob.c.content).where(blob.c.blob_id == blob_id, blob.c.owner_id == owner_id)
+    query = sa.select(blob.c.encoding, blob.c.content).where(
+        blob.c.blob_id == blob_id, blob.c.owner_id == owner_id
+    )
     row = conn.execute(query).one_or_none()
     if row is None:
         return None

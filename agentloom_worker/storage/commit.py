@@ -58,6 +58,7 @@ def _fence(fence: RunFence, events: int) -> list[Statement]:
                 fence.code,
                 fence.detail,
                 fence.answer_operation_id,
+                fence.started,
             )
         case RunMove.STOP:
             first = run.RUN_STOP(fence.run_id, events, str(fence.cause), fence.code, fence.detail)
@@ -70,7 +71,16 @@ def _fence(fence: RunFence, events: int) -> list[Statement]:
 
 def _outbox(row: OutboxRow, run_id: RunId, owner: ProcessId | None, ttl_us: int) -> Statement:
     todo = row.successor
-    head = (row.dispatch_id, run_id, todo.step, row.version, todo.subject_id, todo.key, row.queue, row.priority)
+    head = (
+        row.dispatch_id,
+        run_id,
+        todo.step,
+        row.version,
+        todo.subject_id,
+        todo.key,
+        row.queue,
+        row.priority,
+    )
     if row.inline_token is not None:
         return dispatch.DISPATCH_INSERT_CLAIMED(*head, row.inline_token, owner, ttl_us)
     if todo.due_at is not None:
@@ -91,7 +101,9 @@ def build(commit: RuntimeCommit, owner: ProcessId | None, ttl_us: int) -> list[S
         statements.append(held(commit.claim.dispatch_id, commit.claim.token))
     keys = " ".join(part.key for part in commit.parts)
     statements.append(
-        commit_log.COMMIT_INSERT(commit.scope_id, commit.key, command_hash(commit.parts), keys, commit.receipt)
+        commit_log.COMMIT_INSERT(
+            commit.scope_id, commit.key, command_hash(commit.parts), keys, commit.receipt
+        )
     )
     statements.extend(blob.put(put.blob_id, put.owner_id, put.body, put.media_type) for put in commit.blobs)
     if commit.accept is not None:
@@ -142,14 +154,28 @@ def _tail(commit: RuntimeCommit, owner: ProcessId | None, ttl_us: int) -> list[S
         todo = row.successor
         statements.append(
             dispatch.DISPATCH_INSERT_DELIVERY(
-                row.dispatch_id, run_id, batch_id, todo.step, row.version, todo.key, row.queue, row.priority, _WAKE_US
+                row.dispatch_id,
+                run_id,
+                batch_id,
+                todo.step,
+                row.version,
+                todo.key,
+                row.queue,
+                row.priority,
+                _WAKE_US,
             )
         )
     if commit.deadline is not None:
         row = commit.deadline
         statements.append(
             dispatch.DISPATCH_INSERT_DEADLINE(
-                row.dispatch_id, run_id, row.successor.step, row.version, row.successor.key, row.queue, row.priority
+                row.dispatch_id,
+                run_id,
+                row.successor.step,
+                row.version,
+                row.successor.key,
+                row.queue,
+                row.priority,
             )
         )
     statements.append(commit_log.RECEIPT(run_id))

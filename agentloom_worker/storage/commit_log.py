@@ -82,7 +82,9 @@ TEMPLATES = (COMMIT_INSERT, EVENT_INSERT, RECEIPT, WORKER_SEEN, WORKER_GONE)
 def find_commit(conn: sa.Connection, scope_id: UUID, key: bytes) -> tuple[bytes, bytes | None] | None:
     """(command_hash, receipt) of a committed key."""
     query = sa.select(scope_commit.c.command_hash, scope_commit.c.receipt)
-    row = conn.execute(query.where(scope_commit.c.scope_id == scope_id, scope_commit.c.key == key)).one_or_none()
+    row = conn.execute(
+        query.where(scope_commit.c.scope_id == scope_id, scope_commit.c.key == key)
+    ).one_or_none()
     return None if row is None else (bytes(row[0]), bytes(row[1]) if row[1] is not None else None)
 
 

@@ -1,6 +1,7 @@
 """Role contexts, their records, effective entries and revisions. Records are only ever appended."""
 
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -172,7 +173,12 @@ def write_context(before: RoleContext | None, after: RoleContext) -> list[Statem
     if before is None:
         return [
             CONTEXT_INSERT(
-                after.context_id, after.run_id, after.invocation_id, after.node_id, after.role_key, after.manifest_hash
+                after.context_id,
+                after.run_id,
+                after.invocation_id,
+                after.node_id,
+                after.role_key,
+                after.manifest_hash,
             )
         ]
     return [
@@ -331,7 +337,7 @@ def load_view_rows(
     return [_to_view_row(row) for row in conn.execute(query)]
 
 
-def _to_view_row(row: sa.Row[tuple[object, ...]]) -> ViewRow:
+def _to_view_row(row: Any) -> ViewRow:
     if row.effective_blob_id is not None:
         source = Payload(blob_id=BlobId(row.effective_blob_id))
     elif row.inline is not None:

@@ -250,7 +250,11 @@ def list_due(
     conn: sa.Connection, now: int | None, *, queues: tuple[str, ...], limit: int
 ) -> list[DispatchId]:
     """Ids of free rows that may be claimed now, oldest first. A plain read: the claim decides."""
-    clock = sa.literal(now, sa.BigInteger) if now is not None else sa.select(sa.func.al_now(None)).scalar_subquery()
+    clock = (
+        sa.literal(now, sa.BigInteger)
+        if now is not None
+        else sa.select(sa.func.al_now(None)).scalar_subquery()
+    )
     table = pending_dispatch
     query = (
         sa.select(table.c.dispatch_id)

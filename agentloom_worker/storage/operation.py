@@ -1,6 +1,7 @@
 """Operations and attempts."""
 
 from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -245,7 +246,9 @@ def write_attempt(before: Attempt | None, after: Attempt) -> list[Statement]:
     kind = first.kind.value if first else None
     display = first.has_display_content if first else None
     if after.state is AttemptState.INTENT:
-        return [ATTEMPT_FIRST_OUTPUT(after.operation_id, after.attempt_no, after.first_output_at, kind, display)]
+        return [
+            ATTEMPT_FIRST_OUTPUT(after.operation_id, after.attempt_no, after.first_output_at, kind, display)
+        ]
     return [
         ATTEMPT_END(
             after.operation_id,
@@ -271,7 +274,7 @@ def _payload(inline: bytes | None, blob_id: UUID | None) -> Payload | None:
     return Payload(bytes(inline) if inline is not None else None, BlobId(blob_id) if blob_id else None)
 
 
-def _to_operation(row: sa.Row[tuple[object, ...]]) -> Operation:
+def _to_operation(row: Any) -> Operation:
     return Operation(
         operation_id=OperationId(row.operation_id),
         run_id=RunId(row.run_id),
@@ -323,7 +326,7 @@ def list_operations(conn: sa.Connection, run_id: UUID) -> list[Operation]:
     return [_to_operation(row) for row in conn.execute(query)]
 
 
-def _to_attempt(row: sa.Row[tuple[object, ...]]) -> Attempt:
+def _to_attempt(row: Any) -> Attempt:
     first = None
     if row.first_output_kind is not None:
         first = FirstOutput(FirstOutputKind(row.first_output_kind), row.first_output_display)
@@ -349,7 +352,9 @@ def _to_attempt(row: sa.Row[tuple[object, ...]]) -> Attempt:
 
 def load_attempt(conn: sa.Connection, operation_id: UUID, attempt_no: int) -> Attempt | None:
     """One attempt."""
-    query = sa.select(attempt).where(attempt.c.operation_id == operation_id, attempt.c.attempt_no == attempt_no)
+    query = sa.select(attempt).where(
+        attempt.c.operation_id == operation_id, attempt.c.attempt_no == attempt_no
+    )
     row = conn.execute(query).one_or_none()
     return None if row is None else _to_attempt(row)
 

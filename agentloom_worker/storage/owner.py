@@ -81,7 +81,10 @@ def newest_release(conn: sa.Connection, owner_id: UUID) -> ReleaseId | None:
     return ReleaseId(found) if found else None
 
 
-def load_release(conn: sa.Connection, release_id: UUID) -> sa.Row[tuple[UUID, bytes, bytes | None, UUID | None]] | None:
+def load_release(
+    conn: sa.Connection, release_id: UUID
+) -> tuple[UUID, bytes, bytes | None, UUID | None] | None:
     """(owner_id, digest, body, blob_id) of a release."""
     query = sa.select(release.c.owner_id, release.c.digest, release.c.body, release.c.blob_id)
-    return conn.execute(query.where(release.c.release_id == release_id)).one_or_none()
+    row = conn.execute(query.where(release.c.release_id == release_id)).one_or_none()
+    return None if row is None else (row[0], row[1], row[2], row[3])

@@ -86,7 +86,10 @@ class PostgresDriver:
         return engine
 
     def apply(self, statements: Sequence[Statement]) -> Row | None:
-        return self._send(statements, lambda cursor: cursor.fetchone() if cursor.description else None)
+        row: Row | None = self._send(
+            statements, lambda cursor: cursor.fetchone() if cursor.description else None
+        )
+        return row
 
     def returning(self, statement: Statement) -> list[Row]:
         rows: list[Row] = self._send([statement], lambda cursor: cursor.fetchall())
@@ -126,7 +129,9 @@ class PostgresDriver:
                     pooled.close()
                 else:
                     pooled.invalidate()
-        raise PersistenceUnavailableError(f"PostgreSQL gave no outcome after {COMMIT_RESENDS_MAX} tries ({last})")
+        raise PersistenceUnavailableError(
+            f"PostgreSQL gave no outcome after {COMMIT_RESENDS_MAX} tries ({last})"
+        )
 
     @staticmethod
     def _definite(error: psycopg2.Error) -> bool:

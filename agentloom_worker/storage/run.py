@@ -4,6 +4,7 @@ The Run row is the mutex of its tree: each commit's first statement is an UPDATE
 status fence, the quota check and the source of run_seq (RULINGS T2).
 """
 
+from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -162,7 +163,8 @@ RUN_FENCE = Template(
     "run_id:uuid events:int consumed:int reserved:int",
     _FENCE_SET + ", loops_used = loops_used + :consumed, loops_reserved = loops_reserved + :reserved"
     " WHERE run_id = :run_id AND status IN ('queued', 'running')"
-    " AND (:reserved <= 0 OR loops_used + :consumed + loops_reserved + :reserved <= max_loops)",
+    " AND (:consumed + :reserved <= 0"
+    " OR loops_used + :consumed + loops_reserved + :reserved <= max_loops)",
     entity="run",
     miss=Miss.LEASE_LOST,
 )
@@ -172,7 +174,8 @@ RUN_START = Template(
     _FENCE_SET + ", loops_used = loops_used + :consumed, loops_reserved = loops_reserved + :reserved,"
     " status = 'running', started_at = coalesce(started_at, {now})"
     " WHERE run_id = :run_id AND status IN ('queued', 'running')"
-    " AND (:reserved <= 0 OR loops_used + :consumed + loops_reserved + :reserved <= max_loops)",
+    " AND (:consumed + :reserved <= 0"
+    " OR loops_used + :consumed + loops_reserved + :reserved <= max_loops)",
     entity="run",
     miss=Miss.LEASE_LOST,
 )
@@ -185,10 +188,12 @@ RUN_INPUTS = Template(
 )
 RUN_END = Template(
     "run_end",
-    "run_id:uuid events:int consumed:int reserved:int status:text cause:text code:text detail:text answer:uuid",
+    "run_id:uuid events:int consumed:int reserved:int status:text cause:text code:text detail:text answer:uuid"
+    " started:bool",
     _FENCE_SET + ", loops_used = loops_used + :consumed, loops_reserved = loops_reserved + :reserved,"
     " status = :status, end_cause = coalesce(end_cause, :cause), end_code = coalesce(end_code, :code),"
     " end_detail = coalesce(end_detail, :detail), answer_operation_id = :answer, ended_at = {now},"
+    " started_at = CASE WHEN :started THEN coalesce(started_at, {now}) ELSE started_at END,"
     " cleanup_state = 'pending'"
     f" WHERE run_id = :run_id AND status IN ({_LIVE_LIST}) AND (end_cause IS NULL OR end_cause = :cause)",
     entity="run",
@@ -339,7 +344,11 @@ def write_node(before: NodeTask | None, after: NodeTask) -> list[Statement]:
     """Insert, or move by compare-and-set on the revision."""
     body = after.continuation.to_bytes()
     if before is None:
-        return [NODE_INSERT(after.node_id, after.run_id, after.invocation_id, after.role_key, str(after.phase), body)]
+        return [
+            NODE_INSERT(
+                after.node_id, after.run_id, after.invocation_id, after.role_key, str(after.phase), body
+            )
+        ]
     return [NODE_MOVE(after.node_id, before.revision, after.revision, str(after.phase), body)]
 
 
@@ -370,7 +379,7 @@ def write_batch(before: CallBatch | None, after: CallBatch) -> list[Statement]:
     return [BATCH_SETTLE_LAST(after.batch_id) if delivers else BATCH_SETTLE(after.batch_id)]
 
 
-def _to_run(row: sa.Row[tuple[object, ...]]) -> Run:
+def _to_run(row: Any) -> Run:
     return Run(
         run_id=RunId(row.run_id),
         owner_id=OwnerId(row.owner_id),
@@ -411,10 +420,17 @@ def list_runs(conn: sa.Connection, *, limit: int, live_only: bool, session_id: U
     return [_to_run(row) for row in conn.execute(query)]
 
 
-def load_statuses(conn: sa.Connection, run_ids: list[UUID]) -> dict[RunId, tuple[RunStatus, int]]:
-    """Status and epoch of many runs in one query; the control poll (RULINGS T9)."""
-    query = sa.select(run.c.run_id, run.c.status, run.c.epoch).where(run.c.run_id.in_(run_ids))
-    return {RunId(row[0]): (RunStatus(row[1]), row[2]) for row in conn.execute(query)}
+def load_statuses(
+    conn: sa.Connection, run_ids: list[UUID]
+) -> dict[RunId, tuple[RunStatus, int, EndCause | None]]:
+    """Status, epoch and cause of many runs in one query; the control poll (RULINGS T9)."""
+    query = sa.select(run.c.run_id, run.c.status, run.c.epoch, run.c.end_cause).where(
+        run.c.run_id.in_(run_ids)
+    )
+    return {
+        RunId(row[0]): (RunStatus(row[1]), row[2], EndCause(row[3]) if row[3] else None)
+        for row in conn.execute(query)
+    }
 
 
 def load_node(conn: sa.Connection, run_id: UUID) -> NodeTask | None:

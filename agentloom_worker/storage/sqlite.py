@@ -38,7 +38,9 @@ class SqliteDriver:
         self._lock = threading.Lock()
         self._writer: sqlite3.Connection | None = None
         self.engine = sa.create_engine(
-            f"sqlite:///{path}", isolation_level="AUTOCOMMIT", connect_args={"timeout": _BUSY_TIMEOUT_MS / 1000}
+            f"sqlite:///{path}",
+            isolation_level="AUTOCOMMIT",
+            connect_args={"timeout": _BUSY_TIMEOUT_MS / 1000},
         )
 
         @event.listens_for(self.engine, "connect")

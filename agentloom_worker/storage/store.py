@@ -8,13 +8,32 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
+from agentloom_worker.canonical import canonical_bytes
 from agentloom_worker.clock import Clock
-from agentloom_worker.domain.commit import CommitReceipt, RuntimeCommit
+from agentloom_worker.domain.blob import blob_id_of
+from agentloom_worker.domain.commit import BlobPut, CommitReceipt, RuntimeCommit
 from agentloom_worker.domain.context import RoleContext
 from agentloom_worker.domain.dispatch import Claim, DispatchRow
 from agentloom_worker.domain.operation import Attempt, Operation, Payload
-from agentloom_worker.domain.run import CallBatch, LoopTicket, NodeTask, Run, RunEvent, RunStatus
-from agentloom_worker.domain.session import DeliveryState, InputKind, PendingInput, Session, UserInput, UserInputDelivery
+from agentloom_worker.domain.run import (
+    AgentInvocation,
+    CallBatch,
+    EndCause,
+    GraphExecution,
+    LoopTicket,
+    NodeTask,
+    Run,
+    RunEvent,
+    RunStatus,
+)
+from agentloom_worker.domain.session import (
+    DeliveryState,
+    InputKind,
+    PendingInput,
+    Session,
+    UserInput,
+    UserInputDelivery,
+)
 from agentloom_worker.errors import AgentloomError, Code, PersistenceUnavailableError, RequestError
 from agentloom_worker.ids import (
     ClaimToken,
@@ -41,7 +60,7 @@ from agentloom_worker.storage import (
 )
 from agentloom_worker.storage.commit import build
 from agentloom_worker.storage.context import ViewRow
-from agentloom_worker.storage.driver import Driver
+from agentloom_worker.storage.driver import Driver, NotAppliedError
 from agentloom_worker.storage.postgres import PostgresDriver
 from agentloom_worker.storage.sqlite import SqliteDriver
 from agentloom_worker.storage.template import Statement
@@ -110,7 +129,9 @@ class Store:
 
     # -- commits -------------------------------------------------------------------------------------
 
-    def commit(self, commit: RuntimeCommit, process_id: ProcessId | None, ttl_us: int) -> CommitReceipt | None:
+    def commit(
+        self, commit: RuntimeCommit, process_id: ProcessId | None, ttl_us: int
+    ) -> CommitReceipt | None:
         """Apply one RuntimeCommit. Raises NotAppliedError or PersistenceUnavailableError (driver.py)."""
         row = self.driver.apply(build(commit, process_id, ttl_us))
         if row is None:
@@ -121,6 +142,10 @@ class Store:
     def apply(self, statements: list[Statement]) -> None:
         """Run rare statements in one transaction (sessions, releases, operators' commands)."""
         self.driver.apply(statements)
+
+    def put_blob(self, put: BlobPut) -> None:
+        """Store a body above BLOB_IN_COMMIT_BYTES ahead of the commit that will refer to it (RULINGS T14)."""
+        self.driver.apply([blob.put(put.blob_id, put.owner_id, put.body, put.media_type)])
 
     def find_commit(self, scope_id: UUID, key: bytes) -> tuple[bytes, bytes | None] | None:
         """(command_hash, receipt) under a key."""
@@ -146,6 +171,17 @@ class Store:
             raise
         return True
 
+    def note_event(self, run_id: RunId, kind: str, fields: dict[str, object]) -> None:
+        """One event that no step's commit carries; a terminal run takes none."""
+        statements = [
+            run.RUN_FENCE(run_id, 1, 0, 0),
+            commit_log.EVENT_INSERT(run_id, 0, kind, canonical_bytes(fields)),
+        ]
+        try:
+            self.driver.apply(statements)
+        except NotAppliedError:
+            return
+
     # -- claims --------------------------------------------------------------------------------------
 
     def claim(
@@ -159,10 +195,14 @@ class Store:
         solitary: bool,
     ) -> Claim | None:
         """Take a free row, or one whose holder is gone (RULINGS T7, T10); None if it cannot be had."""
-        rows = self.driver.returning(dispatch.CLAIM(dispatch_id, token, process_id, ttl_us, grace_us, solitary))
+        rows = self.driver.returning(
+            dispatch.CLAIM(dispatch_id, token, process_id, ttl_us, grace_us, solitary)
+        )
         return dispatch.to_claim(dispatch_id, token, rows[0]) if rows else None
 
-    def hand_back(self, claim: Claim, *, delay_us: int, failed: bool, failures_max: int, error: str | None) -> bool:
+    def hand_back(
+        self, claim: Claim, *, delay_us: int, failed: bool, failures_max: int, error: str | None
+    ) -> bool:
         """Give a row back before its effect began; True if that parked it."""
         rows = self.driver.returning(
             dispatch.HAND_BACK(claim.dispatch_id, claim.token, delay_us, int(failed), failures_max, error)
@@ -188,8 +228,17 @@ class Store:
         with self.read() as conn:
             return dispatch.list_due(conn, self.now_argument(), queues=queues, limit=limit)
 
-    def sweep(self, *, low_us: int, batch: int, grace_us: int, ttl_us: int, again_us: int, again_max_us: int,
-              losses_before_solitary: int) -> list[SweptRow]:
+    def sweep(
+        self,
+        *,
+        low_us: int,
+        batch: int,
+        grace_us: int,
+        ttl_us: int,
+        again_us: int,
+        again_max_us: int,
+        losses_before_solitary: int,
+    ) -> list[SweptRow]:
         """One batch of rows whose `wake_at` has come."""
         rows = self.driver.returning(
             dispatch.SWEEP(low_us, batch, grace_us, again_us, again_max_us, losses_before_solitary, ttl_us)
@@ -211,7 +260,9 @@ class Store:
         with self.read() as conn:
             return dispatch.next_wake(conn)
 
-    def list_dispatches(self, *, run_id: UUID | None = None, parked_only: bool = False, limit: int = 1000) -> list[DispatchRow]:
+    def list_dispatches(
+        self, *, run_id: UUID | None = None, parked_only: bool = False, limit: int = 1000
+    ) -> list[DispatchRow]:
         """Rows for operators and for audit."""
         with self.read() as conn:
             return dispatch.list_rows(conn, run_id=run_id, parked_only=parked_only, limit=limit)
@@ -235,8 +286,8 @@ class Store:
         with self.read() as conn:
             return run.load_run(conn, run_id)
 
-    def load_statuses(self, run_ids: list[RunId]) -> dict[RunId, tuple[RunStatus, int]]:
-        """Status and epoch of many runs."""
+    def load_statuses(self, run_ids: list[RunId]) -> dict[RunId, tuple[RunStatus, int, EndCause | None]]:
+        """Status, epoch and cause of many runs."""
         with self.read() as conn:
             return run.load_statuses(conn, list(run_ids))
 
@@ -305,7 +356,9 @@ class Store:
     def load_view_rows(self, context_id: UUID, *, after_seq: int, revision: int, limit: int) -> list[ViewRow]:
         """A page of records with their effective content."""
         with self.read() as conn:
-            return context.load_view_rows(conn, context_id, after_seq=after_seq, revision=revision, limit=limit)
+            return context.load_view_rows(
+                conn, context_id, after_seq=after_seq, revision=revision, limit=limit
+            )
 
     def load_payload(self, owner_id: UUID, payload: Payload) -> bytes:
         """A body, inline or from its owner's blob."""
@@ -314,11 +367,6 @@ class Store:
         assert payload.blob_id is not None, "an empty payload has no body"
         with self.read() as conn:
             return self._blob(conn, owner_id, payload.blob_id)
-
-    def find_blob(self, owner_id: UUID, digest: bytes) -> UUID | None:
-        """The blob under which an owner holds a body already."""
-        with self.read() as conn:
-            return blob.find_id(conn, owner_id, digest)
 
     def load_operation(self, operation_id: UUID) -> Operation | None:
         """One operation."""
@@ -335,10 +383,15 @@ class Store:
         with self.read() as conn:
             return operation.load_attempts(conn, operation_ids)
 
-    def load_ended_scopes(self, node: NodeTask) -> tuple[object, object]:
-        """(graph execution, invocation) of a node."""
+    def load_scopes(self, node: NodeTask) -> tuple[GraphExecution | AgentInvocation, ...]:
+        """The invocation of a node and its graph execution."""
         with self.read() as conn:
-            return run.load_graph(conn, node.run_id), run.load_invocation(conn, node.invocation_id)
+            invocation, graph = (
+                run.load_invocation(conn, node.invocation_id),
+                run.load_graph(conn, node.run_id),
+            )
+        assert invocation is not None and graph is not None, f"node {node.node_id} has no scopes"
+        return invocation, graph
 
     # -- clients -------------------------------------------------------------------------------------
 
@@ -367,8 +420,15 @@ class Store:
             return owner.find_slug(conn, owner_id)
 
     def publish_release(
-        self, agent_id: str, owner_id: OwnerId, release_id: ReleaseId, blob_id: UUID, *, digest: bytes, body: bytes,
-        version: int, inline_max: int
+        self,
+        agent_id: str,
+        owner_id: OwnerId,
+        release_id: ReleaseId,
+        *,
+        digest: bytes,
+        body: bytes,
+        version: int,
+        inline_max: int,
     ) -> ReleaseId:
         """Store a frozen release once; publishing the same bytes again returns the same id."""
         self.driver.apply([owner.OWNER_ENSURE(owner_id, "agent", agent_id)])
@@ -378,7 +438,7 @@ class Store:
         inline: bytes | None = body
         stored_blob: UUID | None = None
         if len(body) > inline_max:
-            inline, stored_blob = None, self.find_blob(found, digest) or blob_id
+            inline, stored_blob = None, blob_id_of(found, body)
             statements.append(blob.put(stored_blob, found, body, "application/json"))
         statements.append(
             owner.RELEASE_PUBLISH(release_id, "agent", agent_id, digest, version, inline, stored_blob)
@@ -401,10 +461,13 @@ class Store:
             if row is None:
                 return None
             owner_id, digest, body, blob_id = row
-            content = bytes(body) if body is not None else self._blob(conn, owner_id, blob_id)  # type: ignore[arg-type]
+            assert body is not None or blob_id is not None, f"release {release_id} has no body"
+            content = bytes(body) if body is not None else self._blob(conn, owner_id, blob_id)
             return FrozenBody(ReleaseId(release_id), OwnerId(owner_id), bytes(digest), content)
 
-    def list_runs(self, *, limit: int = 100, live_only: bool = False, session_id: UUID | None = None) -> list[Run]:
+    def list_runs(
+        self, *, limit: int = 100, live_only: bool = False, session_id: UUID | None = None
+    ) -> list[Run]:
         """Runs, newest first."""
         with self.read() as conn:
             return run.list_runs(conn, limit=limit, live_only=live_only, session_id=session_id)
@@ -416,8 +479,17 @@ class Store:
 
     # -- the process itself --------------------------------------------------------------------------
 
-    def worker_seen(self, process_id: ProcessId, *, host: str, pid: int, queues: str, slots: int, version: str,
-                    draining: bool) -> None:
+    def worker_seen(
+        self,
+        process_id: ProcessId,
+        *,
+        host: str,
+        pid: int,
+        queues: str,
+        slots: int,
+        version: str,
+        draining: bool,
+    ) -> None:
         """Say that a process is there; for people, and for the sweep's sense of how many slots there are."""
         self.driver.apply([commit_log.WORKER_SEEN(process_id, host, pid, queues, slots, version, draining)])
 

@@ -1,5 +1,8 @@
 """The metadata that every table registers with, and the column types that they share."""
 
+from enum import StrEnum
+from typing import Any
+
 import sqlalchemy as sa
 
 metadata = sa.MetaData(
@@ -17,10 +20,10 @@ Instant = sa.BigInteger
 Bytes = sa.LargeBinary
 
 # Rows that commits change keep room on their page, so that an update stays there (HOT).
-HOT: dict[str, str] = {"postgresql_with": {"fillfactor": 70}}  # type: ignore[dict-item]
+HOT: dict[str, Any] = {"postgresql_with": {"fillfactor": 70}}
 
 
-def status_check(column: str, values: type) -> sa.CheckConstraint:
+def status_check(column: str, values: type[StrEnum]) -> sa.CheckConstraint:
     """A CHECK that a status column holds one of an enumeration's values."""
-    listed = ", ".join(f"'{value}'" for value in values)  # type: ignore[attr-defined]
+    listed = ", ".join(f"'{value}'" for value in values)
     return sa.CheckConstraint(f"{column} IN ({listed})", name=column)

@@ -63,7 +63,9 @@ class Template:
         signature = f" ({types})" if types else ""
         object.__setattr__(self, "postgres_prepare", f"PREPARE {self.name}{signature} AS {postgres}")
         marks = ", ".join(["%s"] * len(names))
-        object.__setattr__(self, "postgres_execute", f"EXECUTE {self.name}({marks})" if marks else f"EXECUTE {self.name}")
+        object.__setattr__(
+            self, "postgres_execute", f"EXECUTE {self.name}({marks})" if marks else f"EXECUTE {self.name}"
+        )
         bare = text.replace("{now}", ":now").replace("{lock}", "").replace("{skip}", "")
         sqlite = _PARAMETER.sub(lambda match: f"?{index[match[1]]}", bare)
         object.__setattr__(self, "sqlite", sqlite)

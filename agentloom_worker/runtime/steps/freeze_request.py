@@ -34,9 +34,7 @@ def freeze_request(ports: Ports, slice_: Slice) -> StepResult:
     tokens = estimate_tokens(*arguments, head.tool_count)
     if tokens > slice_.release.budget.input_budget_tokens:
         return _too_large(slice_, operation, key, tokens, estimate_fixed_tokens(*arguments, head.tool_count))
-    claimed = tuple(
-        pending for pending in slice_.inputs if pending.delivery.state is DeliveryState.PENDING
-    )
+    claimed = tuple(pending for pending in slice_.inputs if pending.delivery.state is DeliveryState.PENDING)
     recipe = Recipe(
         context_id=slice_.context.context_id,
         revision=slice_.context.effective_revision,
@@ -59,9 +57,7 @@ def freeze_request(ports: Ports, slice_: Slice) -> StepResult:
         revision=operation.revision + 1,
     )
     attempt = Attempt(operation.operation_id, 1, AttemptState.INTENT, slice_.run.epoch)
-    ticket = LoopTicket(
-        slice_.run.run_id, operation.loop_no, operation.operation_id, TicketState.RESERVED
-    )
+    ticket = LoopTicket(slice_.run.run_id, operation.loop_no, operation.operation_id, TicketState.RESERVED)
     waiting = replace(node, phase=Phase.AWAIT_MODEL, revision=node.revision + 1)
     inputs, claims = _claim(slice_.inputs, operation)
     run = replace(slice_.run, loops_reserved=slice_.run.loops_reserved + 1)
@@ -110,17 +106,13 @@ def _too_large(slice_: Slice, operation: Operation, key: str, tokens: int, fixed
     """End the role; nothing is sent and no protected input is dropped (seed 000, 11). Numbers only."""
     budget = slice_.release.budget
     available = budget.input_budget_tokens
-    code = (
-        Code.CONTEXT_PROTECTED_INPUT_TOO_LARGE if fixed > available else Code.CONTEXT_WINDOW_EXCEEDED
-    )
+    code = Code.CONTEXT_PROTECTED_INPUT_TOO_LARGE if fixed > available else Code.CONTEXT_WINDOW_EXCEEDED
     detail = (
         f"the request is estimated at {tokens} tokens ({fixed} of them fixed), the budget is {available}"
         f" = window {budget.window_tokens} - output reserve {budget.output_reserve_tokens}"
         f" - safety margin {budget.safety_margin_tokens}"
     )
-    closed = replace(
-        operation, status=OperationStatus.CANCELLED, code=code, revision=operation.revision + 1
-    )
+    closed = replace(operation, status=OperationStatus.CANCELLED, code=code, revision=operation.revision + 1)
     ended = end_node(slice_.node, EndCause.FAILURE, code, detail)
     return StepResult(
         replace(slice_, operation=closed, node=ended),

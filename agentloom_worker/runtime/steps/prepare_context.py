@@ -88,9 +88,7 @@ def prepare_context(ports: Ports, slice_: Slice) -> StepResult:
         command,
         puts=(*puts, Put(slice_.context, context), Put(None, operation), Put(node, prepared)),
         events=events,
-        successors=(
-            Successor("freeze_request", operation.operation_id, f"freeze:{node.node_id}:{loop_no}"),
-        ),
+        successors=(Successor("freeze_request", operation.operation_id, f"freeze:{node.node_id}:{loop_no}"),),
         move=move,
         saw_inputs=True,
     )

@@ -1,0 +1,55 @@
+"""Where ports meet their implementations, and only here."""
+
+import random
+from collections.abc import Callable, Mapping
+
+from agentloom_worker.capabilities.python import invoke_inline, invoke_python
+from agentloom_worker.clock import Clock, SystemClock
+from agentloom_worker.ids import DispatchId, Ids, SystemIds
+from agentloom_worker.llm.adapter import ModelAdapter
+from agentloom_worker.llm.adapters import ADAPTERS, AdapterPorts
+from agentloom_worker.llm.adapters.scripted import Script
+from agentloom_worker.llm.credentials import resolve_credential
+from agentloom_worker.llm.profiles import PROFILES
+from agentloom_worker.runtime.ports import Ports, Settings, ToolRunner
+from agentloom_worker.storage.store import open_store
+
+
+def make_adapters(clock: Clock, scripts: Mapping[str, Script]) -> dict[tuple[str, str], ModelAdapter]:
+    """One adapter per protocol and profile; it serves the whole process."""
+    made = AdapterPorts(clock, scripts)
+    return {
+        (protocol, name): make(made, profile)
+        for protocol, make in ADAPTERS.items()
+        for name, profile in PROFILES.items()
+    }
+
+
+def make_ports(
+    database_url: str,
+    *,
+    clock: Clock | None = None,
+    ids: Ids | None = None,
+    settings: Settings | None = None,
+    scripts: Mapping[str, Script] | None = None,
+    tools: ToolRunner = invoke_python,
+    publish: Callable[[list[DispatchId]], None] = lambda _due: None,
+    seed: int | None = None,
+    pool_size: int = 12,
+) -> Ports:
+    """The ports of one process. Opens no connection yet."""
+    clock = clock or SystemClock()
+    return Ports(
+        store=open_store(database_url, clock, pool_size=pool_size),
+        clock=clock,
+        ids=ids or SystemIds(clock),
+        chance=random.Random(seed),
+        adapters=make_adapters(clock, scripts or {}),
+        tools=tools,
+        resolve_credential=resolve_credential,
+        settings=settings or Settings(),
+        publish=publish,
+    )
+
+
+__all__ = ["invoke_inline", "make_adapters", "make_ports"]

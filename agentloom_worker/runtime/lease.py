@@ -1,0 +1,136 @@
+"""The keeper: one thread a process renews its claims, and hears which of its runs have ended (RULINGS T9).
+
+It never waits for a lock, compares the database's clock only, and treats an id that did not come back as
+unknown until a plain read says otherwise.
+"""
+
+import logging
+import threading
+
+from agentloom_worker import telemetry
+from agentloom_worker.cancellation import CancelReason
+from agentloom_worker.domain.dispatch import Claim
+from agentloom_worker.domain.run import EndCause, RunStatus
+from agentloom_worker.errors import AgentloomError
+from agentloom_worker.ids import ClaimToken, DispatchId, RunId
+from agentloom_worker.limits import DEADLINE_GRACE_S
+from agentloom_worker.runtime.live import Live
+from agentloom_worker.runtime.ports import Ports
+
+
+class Keeper:
+    """Holds the claims of this process. Safe for use by many threads."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._lock = threading.Lock()
+        self._held: dict[DispatchId, Live] = {}
+        self.stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.draining = False
+
+    def start(self) -> None:
+        """Begin to renew and to poll."""
+        self._thread = threading.Thread(target=self._keep, name="agentloom-keeper", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; call it after the last step has returned."""
+        self.stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def hold(self, claim: Claim, claimed_s: float) -> Live:
+        """Register a claim; `claimed_s` is the monotonic reading from before it was asked for."""
+        live = Live(claim, self._ports.clock, self._ports.settings.claim_ttl_s, claimed_s)
+        with self._lock:
+            self._held[claim.dispatch_id] = live
+            draining = self.draining
+        if draining:
+            live.cancel(CancelReason.DRAIN)
+        return live
+
+    def drop(self, live: Live) -> None:
+        """Forget a claim that was consumed, handed back or lost."""
+        with self._lock:
+            if self._held.get(live.claim.dispatch_id) is live:
+                del self._held[live.claim.dispatch_id]
+
+    def held(self) -> list[Live]:
+        """The claims held now."""
+        with self._lock:
+            return list(self._held.values())
+
+    def drain(self) -> None:
+        """Tell every step to end its effect; the keeper itself goes on until they have returned."""
+        with self._lock:
+            self.draining = True
+            held = list(self._held.values())
+        for live in held:
+            live.cancel(CancelReason.DRAIN)
+
+    def _keep(self) -> None:
+        settings = self._ports.settings
+        renew_at = self._ports.clock.monotonic_s() + settings.claim_renew_s
+        while not self._ports.clock.wait(self.stopped, settings.control_poll_s):
+            try:
+                self.poll_control()
+                if self._ports.clock.monotonic_s() >= renew_at:
+                    renew_at = self._ports.clock.monotonic_s() + settings.claim_renew_s
+                    self.renew()
+            except AgentloomError as error:
+                # A store that is down is no news about our claims: unknown, not lost.
+                telemetry.log(logging.WARNING, "keeper_failed", code=error.code)
+
+    def renew(self) -> None:
+        """Extend every claim whose step may still go on; cancel those that another worker has."""
+        sent_s = self._ports.clock.monotonic_s()
+        lives = {live.claim.dispatch_id: live for live in self.held() if self._may_renew(live)}
+        if not lives:
+            return
+        pairs: list[tuple[DispatchId, ClaimToken]] = [
+            (dispatch_id, live.claim.token) for dispatch_id, live in sorted(lives.items())
+        ]
+        renewed = self._ports.store.renew(pairs, self._ports.settings.claim_ttl_us)
+        for dispatch_id in renewed:
+            lives[dispatch_id].renewed_sent_s = sent_s
+        missing = [dispatch_id for dispatch_id in lives if dispatch_id not in renewed]
+        if missing:
+            self._look(lives, missing)
+
+    def _look(self, lives: dict[DispatchId, Live], missing: list[DispatchId]) -> None:
+        """Another token or no row is lost; the same token was only locked and is asked again."""
+        tokens = self._ports.store.load_tokens(missing)
+        for dispatch_id in missing:
+            live = lives[dispatch_id]
+            if tokens.get(dispatch_id) != live.claim.token and live in self.held():
+                telemetry.count("claims_superseded")
+                live.cancel(CancelReason.SUPERSEDED)
+
+    def _may_renew(self, live: Live) -> bool:
+        """A step that outlives its own hard deadline is abandoned: its claim may pass on (RULINGS T9)."""
+        if live.deadline_us is None:
+            return True
+        return live.remaining_s(live.deadline_us) > -DEADLINE_GRACE_S
+
+    def poll_control(self) -> None:
+        """One query over the runs of this process: a run that was stopped or is over cancels its steps."""
+        by_run: dict[RunId, list[Live]] = {}
+        for live in self.held():
+            if live.claim.run_id is not None and not live.cancellation.cancelled:
+                by_run.setdefault(live.claim.run_id, []).append(live)
+        if not by_run:
+            return
+        statuses = self._ports.store.load_statuses(list(by_run))
+        for run_id, lives in by_run.items():
+            found = statuses.get(run_id)
+            if found is None:
+                continue
+            status, epoch, cause = found
+            if status in (RunStatus.QUEUED, RunStatus.RUNNING):
+                continue
+            reason = CancelReason.DEADLINE if cause is EndCause.DEADLINE else CancelReason.STOP
+            for live in lives:
+                if live.claim.epoch < epoch:
+                    # Steps of the ending itself carry the new epoch and are not cancelled.
+                    live.cancel(reason)

@@ -1,0 +1,236 @@
+"""The one door for outside effects: the intent is durable, the effect is made once, its outcome returned.
+
+Every check of the sender stands here, at the moment of the send: permit, ticket, hash, credential, deadline.
+"""
+
+from dataclasses import replace
+from uuid import UUID
+
+from agentloom_worker import faults
+from agentloom_worker.capabilities.arguments import check_arguments
+from agentloom_worker.capabilities.builtin.result import read_arguments, read_slice, result_not_found
+from agentloom_worker.capabilities.catalog import find
+from agentloom_worker.capabilities.context import open_context
+from agentloom_worker.capabilities.declare import recall_python
+from agentloom_worker.capabilities.result import decode_result, failed, model_text, parse_result_ref
+from agentloom_worker.context.request import hash_request
+from agentloom_worker.domain.capability import CapabilityKind, CapabilitySpec, ToolResult
+from agentloom_worker.domain.commit import Part, Put, RunFence, RuntimeCommit
+from agentloom_worker.domain.model import (
+    Category,
+    Executed,
+    Failed,
+    Failure,
+    FirstOutput,
+    ModelOutcome,
+    Partial,
+    ResponseCall,
+)
+from agentloom_worker.domain.operation import Attempt, AttemptState, Operation, OperationKind
+from agentloom_worker.domain.run import TicketState
+from agentloom_worker.domain.session import DeliveryState
+from agentloom_worker.errors import AgentloomError, Code, InvariantError, RunError
+from agentloom_worker.llm.adapter import AttemptContext, ModelCall
+from agentloom_worker.runtime.commit import commit_held
+from agentloom_worker.runtime.live import Live
+from agentloom_worker.runtime.outcome import Answered, MaybeSent, ModelEnded, Outcome, ToolEnded
+from agentloom_worker.runtime.ports import Ports
+from agentloom_worker.runtime.request import head_of
+from agentloom_worker.runtime.result import hash_command
+from agentloom_worker.runtime.slice import Slice, adapter_of, load_response
+
+
+def perform_model(ports: Ports, slice_: Slice, live: Live) -> tuple[Slice, Outcome]:
+    """Send the frozen request once. The slice that comes back knows of a first output that was committed."""
+    operation, attempt = slice_.operation, slice_.attempt
+    if operation is None or attempt is None or attempt.state is not AttemptState.INTENT:
+        raise InvariantError(f"dispatch {live.claim.dispatch_id} has no intent to send")
+    if attempt.maybe_sent or not live.claim.first:
+        return slice_, MaybeSent()
+    body = _checked_body(ports, slice_, operation)
+    binding = slice_.release.model
+    receiver = _FirstOutputReceiver(ports, slice_, live)
+    try:
+        secret = ports.resolve_credential(binding.credential_ref) if binding.credential_ref else None
+    except RunError as error:
+        failure = Failure(error.code, Category.PERMISSION, error.message, Executed.NOT_EXECUTED)
+        return slice_, ModelEnded(Failed(failure, Partial()), None)
+    live.begin_effect()
+    faults.hit("attempt.before", "attempt_model")
+    context = AttemptContext(
+        deadline_s=max(0.0, live.remaining_s(slice_.run.deadline_at)),
+        first_output_timeout_s=binding.first_output_timeout_ms / 1000,
+        idle_timeout_s=binding.idle_timeout_ms / 1000 if binding.idle_timeout_ms else None,
+        cancellation=live.cancellation,
+        on_first_output=receiver.take,
+        on_sent=lambda: faults.hit("attempt.sent", "attempt_model"),
+        api_key=secret,
+        idempotency_key=str(operation.operation_id),
+    )
+    fragments = slice_.view.length
+    call = ModelCall(body, binding.base_url, fragments, slice_.view.last())
+    outcome: ModelOutcome = adapter_of(ports, slice_.release).stream_once(call, context)
+    faults.hit("effect.done", "attempt_model")
+    return receiver.slice, ModelEnded(outcome, live.cancellation.reason)
+
+
+def _checked_body(ports: Ports, slice_: Slice, operation: Operation) -> bytes:
+    """Permit, ticket and hash at the moment of the send (seed 004, 6.1); a mismatch parks and sends nothing."""
+    ticket = slice_.ticket
+    if (
+        ticket is None
+        or ticket.state is not TicketState.RESERVED
+        or ticket.operation_id != operation.operation_id
+    ):
+        raise InvariantError(f"operation {operation.operation_id} has no reserved ticket: nothing is sent")
+    adapter, head = adapter_of(ports, slice_.release), head_of(ports, slice_.release)
+    found = hash_request(adapter, head.parameters, head.tools, slice_.view)
+    if found != operation.request_hash:
+        frozen = operation.request_hash.hex() if operation.request_hash else "nothing"
+        raise InvariantError(
+            f"operation {operation.operation_id}: the request hashes to {found.hex()}, frozen was {frozen}",
+            Code.REQUEST_HASH_MISMATCH,
+        )
+    return adapter.join_body(head.parameters, slice_.view.fragments(), head.tools)
+
+
+class _FirstOutputReceiver:
+    """Takes the first output in the reading thread: commits it at once where inputs wait for it (R2)."""
+
+    def __init__(self, ports: Ports, slice_: Slice, live: Live) -> None:
+        self._ports = ports
+        self._live = live
+        self.slice = slice_
+
+    def take(self, first: FirstOutput) -> None:
+        """Note it on the attempt; a failure to commit it closes the stream (the adapter lets it through)."""
+        slice_ = self.slice
+        attempt, operation = slice_.attempt, slice_.operation
+        assert attempt is not None and operation is not None, "a stream has an attempt"
+        noted = replace(attempt, first_output=first, first_output_at=self._live.now_us())
+        waiting = [
+            pending
+            for pending in slice_.inputs
+            if pending.delivery.state is DeliveryState.CLAIMED
+            and pending.delivery.operation_id == operation.operation_id
+        ]
+        if waiting:
+            slice_ = self._deliver(slice_, attempt, noted)
+            faults.hit("first_output.saved", "attempt_model")
+        self.slice = replace(slice_, attempt=noted)
+
+    def _deliver(self, slice_: Slice, attempt: Attempt, noted: Attempt) -> Slice:
+        name = f"{attempt.operation_id}/{attempt.attempt_no}"
+        puts: list[Put] = [Put(attempt, noted)]
+        inputs = list(slice_.inputs)
+        for position, pending in enumerate(inputs):
+            before = pending.delivery
+            if before.state is not DeliveryState.CLAIMED or before.operation_id != attempt.operation_id:
+                continue
+            after = replace(
+                before,
+                state=DeliveryState.DELIVERED,
+                first_output_receipt=name,
+                delivered_at=noted.first_output_at,
+                revision=before.revision + 1,
+            )
+            puts.append(Put(before, after))
+            inputs[position] = replace(pending, delivery=after)
+        key = f"first-output:{name}"
+        commit_held(
+            self._ports,
+            RuntimeCommit(
+                scope_id=slice_.run.run_id,
+                key=key.encode(),
+                parts=(Part(key, hash_command(key)),),
+                session_id=slice_.run.session_id,
+                claim=self._live.claim,
+                consume=False,
+                fence=RunFence(slice_.run.run_id),
+                puts=tuple(puts),
+            ),
+        )
+        return replace(slice_, inputs=tuple(inputs))
+
+
+def perform_call(ports: Ports, slice_: Slice, live: Live) -> tuple[Slice, Outcome]:
+    """Make one member's call once, or answer an internal operation from the store."""
+    operation = slice_.member(live.claim.subject_id)
+    call = call_of(ports, slice_, operation)
+    spec = find(slice_.release.catalog, call.name)
+    if spec is None:
+        raise InvariantError(f"operation {operation.operation_id} names no capability of its release")
+    arguments = check_arguments(spec, call.arguments_text)
+    if isinstance(arguments, Failure):
+        raise InvariantError(f"operation {operation.operation_id} was accepted with invalid arguments")
+    if operation.kind is OperationKind.INTERNAL:
+        return slice_, Answered(_answer(ports, slice_, spec, arguments))
+    attempt = slice_.member_attempt(operation.operation_id)
+    if attempt is None or attempt.state is not AttemptState.INTENT:
+        raise InvariantError(f"dispatch {live.claim.dispatch_id} has no intent to perform")
+    if attempt.maybe_sent or not live.claim.first:
+        return slice_, MaybeSent()
+    return slice_, _invoke(ports, slice_, live, operation, spec, arguments)
+
+
+def _invoke(
+    ports: Ports,
+    slice_: Slice,
+    live: Live,
+    operation: Operation,
+    spec: CapabilitySpec,
+    arguments: dict[str, object],
+) -> ToolEnded:
+    if spec.kind is not CapabilityKind.PYTHON:
+        raise InvariantError(f"capability {spec.key} of kind {spec.kind} has no handler here")
+    try:
+        handler = recall_python(spec)
+    except AgentloomError as error:
+        failure = Failure(error.code, Category.ENVIRONMENT, error.message, Executed.NOT_EXECUTED)
+        return ToolEnded(failed(failure), None)
+    live.begin_effect()
+    faults.hit("attempt.before", "attempt_call")
+    context = open_context(
+        ports.clock,
+        slice_.run.run_id,
+        operation.operation_id,
+        attempt_no=operation.attempts_made,
+        deadline_s=max(0.0, live.remaining_s(slice_.run.deadline_at)),
+    )
+    result = ports.tools(
+        handler,
+        spec,
+        arguments,
+        context,
+        cancellation=live.cancellation,
+        entered=lambda: faults.hit("attempt.sent", "attempt_call"),
+    )
+    faults.hit("effect.done", "attempt_call")
+    return ToolEnded(result, live.cancellation.reason)
+
+
+def call_of(ports: Ports, slice_: Slice, operation: Operation) -> ResponseCall:
+    """A member's call as the model gave it; it stands once, in the model operation's raw result."""
+    model = slice_.operation
+    if model is None or model.operation_id != operation.model_operation_id or operation.ordinal is None:
+        raise InvariantError(f"operation {operation.operation_id} has no model operation in its slice")
+    return load_response(ports, slice_.run, model).calls[operation.ordinal]
+
+
+def _answer(ports: Ports, slice_: Slice, spec: CapabilitySpec, arguments: dict[str, object]) -> ToolResult:
+    """result.read: only results of the same role of the same run; a reference is no permission (7.2)."""
+    if spec.key != "result.read":
+        raise InvariantError(f"no built-in answers {spec.key}")
+    request = read_arguments(arguments)
+    source_id: UUID | None = parse_result_ref(request.result_ref)
+    source = ports.store.load_operation(source_id) if source_id else None
+    if (
+        source is None
+        or source.run_id != slice_.run.run_id
+        or source.node_id != slice_.node.node_id
+        or source.kind is OperationKind.MODEL
+        or source.raw is None
+    ):
+        return result_not_found(request.result_ref)
+    body = ports.store.load_payload(slice_.run.owner_id, source.raw)
+    return read_slice(model_text(decode_result(body)).text.encode(), request)

@@ -1,0 +1,38 @@
+"""What an effect step brings back, in memory, until a commit makes it durable."""
+
+from dataclasses import dataclass
+
+from agentloom_worker.cancellation import CancelReason
+from agentloom_worker.domain.capability import ToolResult
+from agentloom_worker.domain.model import ModelOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEnded:
+    """A model attempt that this process made. `reason` says who cancelled it, if anybody did."""
+
+    outcome: ModelOutcome
+    reason: CancelReason | None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolEnded:
+    """A call that this process made."""
+
+    result: ToolResult
+    reason: CancelReason | None
+
+
+@dataclass(frozen=True, slots=True)
+class MaybeSent:
+    """An intent that an earlier claim may have sent: its outcome is unknown and nothing was done (A1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """An internal operation, answered from the store (RULINGS A23)."""
+
+    result: ToolResult
+
+
+Outcome = ModelEnded | ToolEnded | MaybeSent | Answered

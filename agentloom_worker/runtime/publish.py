@@ -1,0 +1,103 @@
+"""Publishing a release: parse, resolve its tools, freeze, refuse with every problem listed (RULINGS A25, U14)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from agentloom_worker import limits
+from agentloom_worker.capabilities.builtin import BUILTINS
+from agentloom_worker.capabilities.catalog import build_catalog
+from agentloom_worker.capabilities.declare import declare_python
+from agentloom_worker.capabilities.problem import DeclarationError
+from agentloom_worker.domain.capability import CapabilitySpec, Effect
+from agentloom_worker.domain.release import freeze_release, load_release, tool_retry, validate_context
+from agentloom_worker.errors import ReleaseInvalidError
+from agentloom_worker.ids import OwnerId, ReleaseId
+from agentloom_worker.llm.profiles import PROFILES
+from agentloom_worker.runtime.ports import Ports
+from agentloom_worker.wire.release import ReleaseDocument, parse_release
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedRelease:
+    """A release ready to be stored: frozen bytes, their digest, and what its author should know."""
+
+    agent_id: str
+    schema_version: int
+    body: bytes
+    digest: bytes
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRef:
+    """A stored release."""
+
+    release_id: ReleaseId
+    agent_id: str
+    digest: str
+    warnings: tuple[str, ...]
+
+
+def resolve_release(source: bytes | str | dict[str, object]) -> ResolvedRelease:
+    """Parse and freeze without storing. Raises ReleaseInvalidError with every problem and its path."""
+    document = parse_release(source, known_profiles=tuple(PROFILES))
+    tools = _declare(document)
+    frozen = freeze_release(document, tools)
+    release = load_release(frozen.body)
+    warnings = validate_context(release)
+    return ResolvedRelease(
+        release.agent_id, release.schema_version, frozen.body, frozen.digest, tuple(warnings)
+    )
+
+
+def _declare(document: ReleaseDocument) -> tuple[CapabilitySpec, ...]:
+    problems: list[tuple[str, str]] = []
+    specs: list[CapabilitySpec] = []
+    for key in sorted(set(document.agent.tools)):
+        tool = document.tools[key]
+        try:
+            specs.append(
+                declare_python(
+                    key,
+                    tool.handler,
+                    model_name=tool.name or key,
+                    description=tool.description,
+                    input_schema=tool.input_schema,
+                    output_schema=tool.output_schema,
+                    effect=Effect(tool.effect),
+                    timeout_ms=tool.timeout_ms,
+                    retry=tool_retry(document, key),
+                )
+            )
+        except DeclarationError as error:
+            problems.extend((f"/tools/{key}/{problem.path}", problem.text) for problem in error.problems)
+    if problems:
+        raise ReleaseInvalidError(tuple(problems))
+    if specs:
+        specs.extend(make() for make in BUILTINS.values())
+    _refuse_duplicates(specs)
+    return tuple(specs)
+
+
+def _refuse_duplicates(specs: Iterable[CapabilitySpec]) -> None:
+    try:
+        build_catalog(specs)
+    except DeclarationError as error:
+        raise ReleaseInvalidError(
+            tuple((f"/tools/{problem.path}", problem.text) for problem in error.problems)
+        ) from error
+
+
+def publish_release(ports: Ports, source: bytes | str | dict[str, object]) -> ReleaseRef:
+    """Store a release; the same document again gives the same reference and makes it the newest."""
+    resolved = resolve_release(source)
+    release_id = ports.store.publish_release(
+        resolved.agent_id,
+        OwnerId(ports.ids.new()),
+        ReleaseId(ports.ids.new()),
+        digest=resolved.digest,
+        body=resolved.body,
+        version=resolved.schema_version,
+        inline_max=limits.INLINE_BODY_BYTES,
+    )
+    return ReleaseRef(release_id, resolved.agent_id, resolved.digest.hex(), resolved.warnings)

@@ -1,0 +1,466 @@
+"""One claimed row becomes one commit, and perhaps the next row inline. Owns the control flow and the errors.
+
+claim → load the slice → the effect, if the step has one → its record and the pure steps that may fuse with
+it → one RuntimeCommit → publish, or go on inline.
+"""
+
+import logging
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from agentloom_worker import faults, limits, telemetry
+from agentloom_worker.cancellation import CancelReason
+from agentloom_worker.canonical import canonical_bytes
+from agentloom_worker.capabilities.result import encode_result
+from agentloom_worker.domain.commit import CommitReceipt, OutboxRow, RuntimeCommit
+from agentloom_worker.domain.dispatch import Claim, Queue, Successor
+from agentloom_worker.domain.model import Cancelled, Completed, Failed
+from agentloom_worker.domain.operation import Attempt
+from agentloom_worker.domain.response import encode_partial, encode_response
+from agentloom_worker.errors import (
+    AgentloomError,
+    InvariantError,
+    PersistenceUnavailableError,
+    RevisionConflictError,
+    SupersededError,
+)
+from agentloom_worker.ids import ClaimToken, DispatchId, ProcessId
+from agentloom_worker.runtime.commit import commit, save_late
+from agentloom_worker.runtime.dispatch import outbox_row
+from agentloom_worker.runtime.lease import Keeper
+from agentloom_worker.runtime.live import Live
+from agentloom_worker.runtime.outcome import ModelEnded, Outcome, ToolEnded
+from agentloom_worker.runtime.ports import US, Ports
+from agentloom_worker.runtime.result import (
+    StepResult,
+    merge_fence,
+    merge_parts,
+    merge_puts,
+)
+from agentloom_worker.runtime.slice import Slice, load_slice, remember_view
+from agentloom_worker.runtime.table import STEPS, EffectStep, PureStep
+
+_UNKNOWN_STEP_DELAY_US = 5 * US
+_FUSED_PARTS_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Inline:
+    """The next step of this slot: already claimed, with the slice that the commit left."""
+
+    claim: Claim
+    claimed_s: float
+    slice: Slice
+
+
+@dataclass(slots=True)
+class _Budget:
+    """Fairness: how long one wake-up may carry a run through inline steps (RULINGS T13)."""
+
+    hops: int
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A commit ready to be sent, and what follows it."""
+
+    commit: RuntimeCommit
+    slice: Slice
+    inline: OutboxRow | None
+    publish: tuple[DispatchId, ...]
+
+
+class StepRunner:
+    """Runs rows for one process. Safe for use by many threads, one row each at a time."""
+
+    def __init__(
+        self, ports: Ports, process_id: ProcessId, keeper: Keeper, *, solitary: bool = False
+    ) -> None:
+        self._ports = ports
+        self._keeper = keeper
+        self._solitary = solitary
+        self.process_id = process_id
+
+    def run(self, dispatch_id: DispatchId) -> bool:
+        """Claim a row and carry its run on as far as the slot's budget goes; False if it was not to be had.
+
+        Leaves no exception but what ends the process: every other is logged and turned into a hand-back,
+        a park, or silence.
+        """
+        settings = self._ports.settings
+        if self._keeper.draining:
+            return False
+        claimed_s = self._ports.clock.monotonic_s()
+        try:
+            claim = self._ports.store.claim(
+                dispatch_id,
+                ClaimToken(self._ports.ids.token()),
+                self.process_id,
+                ttl_us=settings.claim_ttl_us,
+                grace_us=settings.grace_us,
+                solitary=self._solitary,
+            )
+        except PersistenceUnavailableError as error:
+            telemetry.log(logging.WARNING, "claim_failed", dispatch_id=dispatch_id, error=error.message)
+            return False
+        if claim is None:
+            telemetry.count("claims_missed")
+            return False
+        faults.hit("claim.after", claim.step)
+        hops = 0 if self._solitary else settings.inline_hops
+        budget = _Budget(hops, claimed_s + settings.inline_ms / 1000)
+        todo: Inline | None = self._guarded(claim, claimed_s, None, budget)
+        while todo is not None:
+            todo = self._guarded(todo.claim, todo.claimed_s, todo.slice, budget)
+        return True
+
+    def _guarded(
+        self, claim: Claim, claimed_s: float, slice_: Slice | None, budget: _Budget
+    ) -> Inline | None:
+        live = self._keeper.hold(claim, claimed_s)
+        try:
+            return self._advance(live, slice_, budget)
+        except SupersededError as error:
+            self._superseded(live, error)
+        except PersistenceUnavailableError as error:
+            # The row stays as it is: its claim expires and the sweep brings it back (RUNTIME 3).
+            telemetry.log(
+                logging.ERROR, "store_unavailable", dispatch_id=claim.dispatch_id, error=error.message
+            )
+        except Exception as error:  # noqa: BLE001 - the last line of defence of a slot: see _failed
+            self._failed(live, error)
+        finally:
+            self._keeper.drop(live)
+        return None
+
+    def _advance(self, live: Live, slice_: Slice | None, budget: _Budget) -> Inline | None:
+        claim = live.claim
+        entry = STEPS.get(claim.step)
+        if entry is None or entry.version != claim.step_version:
+            telemetry.count("task_unknown")
+            self._hand_back(
+                live,
+                delay_us=_UNKNOWN_STEP_DELAY_US,
+                error=f"unknown step {claim.step} v{claim.step_version}",
+            )
+            return None
+        if claim.run_id is None:
+            raise InvariantError(f"dispatch {claim.dispatch_id} names no run")
+        slice_ = slice_ or load_slice(self._ports, claim.run_id)
+        faults.hit("step.loaded", claim.step)
+        if isinstance(entry, PureStep):
+            return self._settle(live, slice_, entry, None, budget)
+        live.deadline_us = slice_.run.deadline_at
+        if live.cancellation.reason is CancelReason.DRAIN:
+            self._hand_back(live, delay_us=0, error=None)
+            return None
+        slice_, outcome = entry.perform(self._ports, slice_, live)
+        return self._record(live, slice_, entry, outcome, budget)
+
+    def _record(
+        self, live: Live, slice_: Slice, entry: EffectStep, outcome: Outcome, budget: _Budget
+    ) -> Inline | None:
+        """Commit an outcome; one that comes too late is kept on its attempt, once (RULINGS R3)."""
+        if live.cancellation.reason in (CancelReason.STOP, CancelReason.SUPERSEDED):
+            self._late(live, slice_, outcome)
+            return None
+        if live.claim.step == "attempt_call" and slice_.batch is not None and slice_.batch.size > 1:
+            # Siblings settle meanwhile; whether this one is the last is decided on fresh rows.
+            slice_ = load_slice(self._ports, slice_.run.run_id)
+        try:
+            return self._settle(live, slice_, entry, outcome, budget)
+        except SupersededError:
+            self._late(live, slice_, outcome)
+            return None
+
+    def _settle(
+        self,
+        live: Live,
+        slice_: Slice,
+        entry: PureStep | EffectStep,
+        outcome: Outcome | None,
+        budget: _Budget,
+    ) -> Inline | None:
+        """Build and commit; on a conflict reload, rebuild and try again, never repeating the effect (T3)."""
+        fused = self._ports.settings.fusion
+        tries = limits.REBUILD_TRIES if outcome is None else limits.OUTCOME_TRIES
+        for attempt in range(tries):
+            plan = self._plan(
+                live, slice_, entry, outcome, budget, fused=fused and attempt < limits.FUSED_TRIES
+            )
+            faults.hit("commit.before", live.claim.step)
+            try:
+                receipt = self._commit(live, plan.commit, outcome)
+            except RevisionConflictError as conflict:
+                telemetry.count("rebuilds")
+                telemetry.log(
+                    logging.DEBUG, "rebuild", dispatch_id=live.claim.dispatch_id, entity=conflict.entity
+                )
+                if attempt >= limits.FUSED_TRIES:
+                    pause_s = 0.02 * attempt * self._ports.chance.random()
+                    self._ports.clock.wait(live.cancellation.event, pause_s)
+                slice_ = self._reload(slice_)
+                continue
+            faults.hit("commit.after", live.claim.step)
+            assert receipt is not None, "a step's commit names its run"
+            return self._follow(live, plan, receipt)
+        raise RevisionConflictError(f"dispatch {live.claim.dispatch_id} after {tries} tries: a row")
+
+    def _commit(self, live: Live, todo: RuntimeCommit, outcome: Outcome | None) -> CommitReceipt | None:
+        """Send a commit; the outcome of an effect is sent, the same bytes, for as long as the claim may hold."""
+        for _ in range(limits.OUTCOME_TRIES):
+            try:
+                return commit(self._ports, todo, self.process_id)
+            except PersistenceUnavailableError:
+                superseded = live.cancellation.reason in (CancelReason.STOP, CancelReason.SUPERSEDED)
+                if outcome is None or superseded:
+                    raise
+                telemetry.count("outcomes_waiting")
+                self._ports.clock.wait(self._keeper.stopped, 1.0)
+        return commit(self._ports, todo, self.process_id)
+
+    def _reload(self, slice_: Slice) -> Slice:
+        """Fresh rows; a first output that is only in memory stays with its attempt."""
+        fresh = load_slice(self._ports, slice_.run.run_id)
+        kept, found = slice_.attempt, fresh.attempt
+        if (
+            kept is not None
+            and found is not None
+            and kept.first_output is not None
+            and found.first_output is None
+            and (kept.operation_id, kept.attempt_no) == (found.operation_id, found.attempt_no)
+        ):
+            noted = replace(found, first_output=kept.first_output, first_output_at=kept.first_output_at)
+            fresh = replace(fresh, attempt=noted)
+        return fresh
+
+    def _plan(
+        self,
+        live: Live,
+        slice_: Slice,
+        entry: PureStep | EffectStep,
+        outcome: Outcome | None,
+        budget: _Budget,
+        *,
+        fused: bool,
+    ) -> _Plan:
+        if isinstance(entry, EffectStep):
+            assert outcome is not None, "an effect step records an outcome"
+            results = [entry.record(self._ports, slice_, live, outcome)]
+        else:
+            faults.hit("tail.raise", live.claim.step)
+            results = [entry.run(self._ports, slice_)]
+        alone = isinstance(entry, PureStep) and entry.alone
+        if fused and not alone:
+            results = self._fuse(live, results)
+        return self._build(live, results, budget)
+
+    def _fuse(self, live: Live, first: list[StepResult]) -> list[StepResult]:
+        """Run the pure steps that follow on the slice in memory; what raises leaves the outcome alone (R1)."""
+        results = list(first)
+        try:
+            while len(results) < _FUSED_PARTS_MAX:
+                successor = self._fusible(results[-1])
+                if successor is None:
+                    return results
+                entry = STEPS[successor.step]
+                assert isinstance(entry, PureStep), "only pure steps fuse"
+                faults.hit("tail.raise", successor.step)
+                results.append(entry.run(self._ports, results[-1].slice))
+                results[-2] = replace(results[-2], successors=(), settles=None)
+        except Exception as error:  # noqa: BLE001 - the tail runs again as its own step
+            telemetry.count("tails_raised")
+            telemetry.log(
+                logging.WARNING, "tail_raised", dispatch_id=live.claim.dispatch_id, error=_describe(error)
+            )
+            return list(first)
+        return results
+
+    def _fusible(self, result: StepResult) -> Successor | None:
+        """The single pure successor that is due now; a batch's delivery only where this member is the last."""
+        if result.settles is not None:
+            batch = result.slice.batch
+            assert batch is not None, "a member settles in a batch"
+            return result.settles if batch.settled == batch.size else None
+        if len(result.successors) != 1:
+            return None
+        successor = result.successors[0]
+        entry = STEPS[successor.step]
+        due = successor.delay_us == 0 and successor.due_at is None
+        return successor if due and isinstance(entry, PureStep) and not entry.alone else None
+
+    def _build(self, live: Live, results: Sequence[StepResult], budget: _Budget) -> _Plan:
+        ports, last = self._ports, results[-1]
+        successors = [successor for result in results for successor in result.successors]
+        rows: list[OutboxRow] = []
+        inline: OutboxRow | None = None
+        for successor in successors:
+            token: ClaimToken | None = None
+            if inline is None and self._may_inline(successor, budget):
+                token = ClaimToken(ports.ids.token())
+            row = outbox_row(ports, successor, token)
+            inline = row if token else inline
+            rows.append(row)
+        delivery = None
+        if last.settles is not None:
+            assert last.slice.batch is not None
+            delivery = (outbox_row(ports, last.settles), last.slice.batch.batch_id)
+        run = results[0].slice.run
+        publish = [row.dispatch_id for row in rows if row.inline_token is None and not row.successor.delay_us]
+        if delivery is not None:
+            publish.append(delivery[0].dispatch_id)
+        todo = RuntimeCommit(
+            scope_id=run.run_id,
+            key=live.claim.token.bytes,
+            parts=merge_parts(results),
+            session_id=run.session_id if any(result.locks_session for result in results) else None,
+            claim=live.claim,
+            fence=merge_fence(run.run_id, results, run.input_head),
+            blobs=tuple(put for result in results for put in result.blobs),
+            puts=merge_puts(results),
+            events=tuple(event for result in results for event in result.events),
+            delete_run_rows=any(result.deletes_run_rows for result in results),
+            outbox=tuple(rows),
+            delivery=delivery,
+        )
+        return _Plan(todo, last.slice, inline, tuple(publish))
+
+    def _may_inline(self, successor: Successor, budget: _Budget) -> bool:
+        if successor.delay_us or successor.due_at is not None or self._keeper.draining:
+            return False
+        queue = STEPS[successor.step].queue
+        if queue is not Queue.CONTROL and queue.value not in self._ports.settings.queues:
+            return False
+        return budget.hops > 0 and self._ports.clock.monotonic_s() < budget.until_s
+
+    def _follow(self, live: Live, plan: _Plan, receipt: CommitReceipt) -> Inline | None:
+        """After the commit: publish what others may take, go on with what is ours."""
+        committed_s = self._ports.clock.monotonic_s()
+        run = replace(
+            plan.slice.run,
+            status=receipt.status,
+            event_head=receipt.event_head,
+            input_head=receipt.input_head,
+            epoch=receipt.epoch,
+        )
+        slice_ = replace(plan.slice, run=run)
+        remember_view(self._ports, slice_.context, slice_.view)
+        if plan.commit.events:
+            self._ports.on_event(run.run_id)
+        if plan.publish:
+            self._ports.publish(list(plan.publish))
+        faults.hit("publish.after", live.claim.step)
+        row = plan.inline
+        if row is None or row.inline_token is None:
+            return None
+        claim = Claim(
+            dispatch_id=row.dispatch_id,
+            token=row.inline_token,
+            scope_id=run.run_id,
+            run_id=run.run_id,
+            step=row.successor.step,
+            step_version=row.version,
+            subject_id=row.successor.subject_id,
+            key=row.successor.key,
+            epoch=receipt.epoch,
+            attempts=1,
+            failures=0,
+            now_us=receipt.now_us,
+        )
+        return Inline(claim, committed_s, slice_)
+
+    def _hand_back(self, live: Live, *, delay_us: int, error: str | None) -> None:
+        """Give the row back before the effect began; it does not count as an attempt (RULINGS A1)."""
+        self._ports.store.hand_back(live.claim, delay_us=delay_us, failed=False, failures_max=1, error=error)
+        telemetry.count("hand_backs")
+        if delay_us == 0:
+            self._ports.publish([live.claim.dispatch_id])
+
+    def _superseded(self, live: Live, error: SupersededError) -> None:
+        """Another has it or did it; before the effect a live claim is only handed back."""
+        telemetry.count("superseded")
+        telemetry.log(logging.INFO, "superseded", dispatch_id=live.claim.dispatch_id, error=error.message)
+        if not live.effect_began:
+            try:
+                self._hand_back(live, delay_us=0, error=None)
+            except AgentloomError as failed:
+                telemetry.log(logging.WARNING, "hand_back_failed", code=failed.code)
+
+    def _failed(self, live: Live, error: Exception) -> None:
+        """An exception that is nobody's answer: back off while nothing began, else park with the evidence."""
+        described = _describe(error)
+        telemetry.count("step_failures")
+        telemetry.log(
+            logging.ERROR,
+            "step_failed",
+            dispatch_id=live.claim.dispatch_id,
+            step=live.claim.step,
+            error=described,
+            traceback=traceback.format_exc(),
+        )
+        try:
+            if live.effect_began or _parks(error):
+                parked = self._ports.store.park(live.claim, described)
+            else:
+                delay = min(
+                    limits.STEP_BACKOFF_INITIAL_S * 2.0**live.claim.failures, limits.STEP_BACKOFF_MAX_S
+                )
+                jittered = int(US * delay * (0.5 + self._ports.chance.random() / 2))
+                parked = self._ports.store.hand_back(
+                    live.claim,
+                    delay_us=jittered,
+                    failed=True,
+                    failures_max=limits.STEP_FAILURES_MAX,
+                    error=described,
+                )
+            if parked:
+                telemetry.count("steps_parked")
+                if live.claim.run_id is not None:
+                    self._ports.store.note_event(live.claim.run_id, "step.parked", {"step": live.claim.step})
+        except AgentloomError as failed:
+            telemetry.log(logging.WARNING, "hand_back_failed", code=failed.code)
+
+    def _late(self, live: Live, slice_: Slice, outcome: Outcome) -> None:
+        attempt, fact = _late_fact(live, slice_, outcome)
+        if attempt is None or fact is None:
+            return
+        try:
+            save_late(self._ports, attempt, fact)
+        except AgentloomError as error:
+            telemetry.log(logging.WARNING, "late_fact_failed", code=error.code)
+
+
+def _parks(error: Exception) -> bool:
+    """A broken invariant will not mend by repetition."""
+    return isinstance(error, InvariantError)
+
+
+def _describe(error: Exception) -> str:
+    """The error with where it was raised; no values of variables, so no bodies and no secrets."""
+    message = error.message if isinstance(error, AgentloomError) else type(error).__name__
+    frames = traceback.extract_tb(error.__traceback__)[-6:]
+    places = " < ".join(f"{frame.name}:{frame.lineno}" for frame in reversed(frames))
+    return f"{message[:600]} [{places}]"
+
+
+def _late_fact(live: Live, slice_: Slice, outcome: Outcome) -> tuple[Attempt | None, bytes | None]:
+    """What a voided claim brought back, as one document on its attempt."""
+    match outcome:
+        case ModelEnded(outcome=Completed(response=response)):
+            return slice_.attempt, encode_response(response)
+        case ModelEnded(outcome=Failed(failure=failure, partial=partial)):
+            broken = {"code": failure.code, "partial": (encode_partial(partial) or b"").decode()}
+            return slice_.attempt, canonical_bytes(broken)
+        case ModelEnded(outcome=Cancelled(partial=partial, sent=sent), reason=reason):
+            document: dict[str, object] = {
+                "cancelled": reason.value if reason else "unknown",
+                "sent": sent,
+                "partial": (encode_partial(partial) or b"").decode(),
+            }
+            return slice_.attempt, canonical_bytes(document)
+        case ToolEnded(result=result):
+            return slice_.member_attempt(live.claim.subject_id), encode_result(result)
+        case _:
+            return None, None
