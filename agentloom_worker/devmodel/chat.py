@@ -1,7 +1,6 @@
 """A chat request as a script sees it: what was said, how often the model spoke, what the tools gave back."""
 
 import json
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +19,7 @@ class ChatRequest:
     tool_results: int
     last_role: str
     last_text: str
+    size_bytes: int
 
 
 class ChatRequestError(ValueError):
@@ -55,6 +55,7 @@ def parse_chat_request(body: bytes) -> ChatRequest:
         tool_results=roles.count("tool"),
         last_role=roles[-1],
         last_text=text_of(messages[-1]),
+        size_bytes=len(body),
     )
 
 
@@ -112,21 +113,20 @@ def results_of(request: ChatRequest, tool: str | None) -> list[str]:
 
 def protocol_problem(request: ChatRequest) -> str | None:
     """What a strict provider would refuse: a call without its result, or a result without its call."""
-    awaited: Counter[str] = Counter()
+    awaited: list[str] = []
     for number, message in enumerate(request.messages):
         if message["role"] == "tool":
             call_id = str(message.get("tool_call_id"))
-            if not awaited[call_id]:
+            if call_id not in awaited:
                 return f"messages[{number}] answers no call of the assistant message before it: {call_id!r}"
-            awaited[call_id] -= 1
-            continue
-        if +awaited:
-            return f"messages[{number}] stands where results are missing for: {sorted(+awaited)}"
-        if message["role"] == "assistant":
-            awaited = Counter(call_id for call_id, _ in _calls(message))
-            if not awaited and not text_of(message).strip() and not message.get("refusal"):
+            awaited.remove(call_id)
+        elif awaited:
+            return f"messages[{number}] stands where results are missing for: {awaited}"
+        elif message["role"] == "assistant":
+            awaited = [call_id for call_id, _ in _calls(message)]
+            if not awaited and not message.get("refusal") and not text_of(message).strip():
                 return f"messages[{number}] is an assistant message without text and without calls"
-    return f"results are missing for: {sorted(+awaited)}" if +awaited else None
+    return f"results are missing for: {awaited}" if awaited else None
 
 
 def _calls(message: dict[str, Any]) -> list[tuple[str, str]]:

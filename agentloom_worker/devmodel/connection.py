@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from agentloom_worker.devmodel.answer import Ending, Piece
 from agentloom_worker.devmodel.framing import JSON_TYPE, encode, whole_response
+from agentloom_worker.devmodel.plan import Ending, Piece
 from agentloom_worker.devmodel.request_log import Outcome
 from agentloom_worker.limits import STREAM_BYTES_MAX
 

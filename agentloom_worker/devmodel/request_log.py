@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TextIO
 
 from agentloom_worker.clock import Clock, to_text
+from agentloom_worker.devmodel.plan import Plan
 
 ENTRIES_MAX = 20_000
 BODIES_BYTES_MAX = 64 * 1024 * 1024
-DIGESTS_MAX = 1_000_000
+DIGESTS_MAX = 1_000_000  # beyond that the count of the bytes longest unseen starts again
 SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "api-key", "x-api-key", "cookie"})
 HIDDEN = "(hidden)"
 
@@ -42,10 +43,10 @@ class RequestRecord:
     arrival: int
     body: bytes | None
     headers: tuple[tuple[str, str], ...]
-    received_at: str
-    turn: str = ""
-    kind: str = ""
-    status: int | None = None
+    received_us: int
+    turn: str
+    kind: str
+    status: int | None
     outcome: Outcome = Outcome.OPEN
 
     @property
@@ -65,7 +66,7 @@ class RequestRecord:
             "number": self.number,
             "sha256": self.sha256,
             "arrival": self.arrival,
-            "received_at": self.received_at,
+            "received_at": to_text(self.received_us),
             "turn": self.turn,
             "kind": self.kind,
             "status": self.status,
@@ -98,25 +99,33 @@ class RequestLog:
         self._number = 0
         self._file: TextIO | None = path.open("a", encoding="utf-8", buffering=1) if path else None
 
-    def begin(self, sha256: str, body: bytes, headers: tuple[tuple[str, str], ...]) -> RequestRecord:
-        """Note an arrival and count it."""
-        shown = tuple((name, HIDDEN if name in SECRET_HEADERS else value) for name, value in headers)
-        received_at = to_text(self._clock.wall_us())
+    def count(self, sha256: str) -> int:
+        """Count an arrival of the bytes with this digest; how many there were with it."""
         with self._changed:
-            self._number += 1
             arrival = self._arrivals.pop(sha256, 0) + 1
             self._arrivals[sha256] = arrival
             if len(self._arrivals) > DIGESTS_MAX:
                 self._arrivals.popitem(last=False)
-            kept = body if len(body) <= self._bodies_bytes_max else None
-            record = RequestRecord(self._number, sha256, arrival, kept, shown, received_at)
-            self._records[record.number] = record
+        return arrival
+
+    def begin(
+        self, sha256: str, arrival: int, headers: tuple[tuple[str, str], ...], body: bytes, plan: Plan
+    ) -> int:
+        """Note a request and the answer that it will get; returns its number."""
+        received_us = self._clock.wall_us()
+        shown = tuple((name, HIDDEN if name in SECRET_HEADERS else value) for name, value in headers)
+        kept = body if len(body) <= self._bodies_bytes_max else None
+        with self._changed:
+            self._number = number = self._number + 1
+            self._records[number] = RequestRecord(
+                number, sha256, arrival, kept, shown, received_us, plan.turn, plan.kind, plan.status
+            )
             if kept is not None:
-                self._with_body[record.number] = len(kept)
+                self._with_body[number] = len(kept)
                 self._bodies_bytes += len(kept)
             self._make_room()
             self._changed.notify_all()
-        return record
+        return number
 
     def _make_room(self) -> None:
         while self._bodies_bytes > self._bodies_bytes_max:
@@ -126,13 +135,6 @@ class RequestLog:
         while len(self._records) > self._entries_max:
             number, _ = self._records.popitem(last=False)
             self._bodies_bytes -= self._with_body.pop(number, 0)
-
-    def planned(self, number: int, turn: str, kind: str, status: int | None) -> None:
-        """Note which answer the script gives."""
-        with self._changed:
-            record = self._records.get(number)
-            if record is not None:
-                self._records[number] = replace(record, turn=turn, kind=kind, status=status)
 
     def end(self, number: int, outcome: Outcome) -> None:
         """Note how the response ended. A record that had to make room meanwhile is not brought back."""

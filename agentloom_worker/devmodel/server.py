@@ -17,11 +17,13 @@ from urllib.parse import parse_qs, urlsplit
 
 from agentloom_worker.canonical import sha256_hex
 from agentloom_worker.clock import Clock, SystemClock
-from agentloom_worker.devmodel.answer import CREATED, Piece, Plan, plan_answer, plan_error
+from agentloom_worker.devmodel.answer import plan_answer, plan_error
 from agentloom_worker.devmodel.chat import ChatRequestError, parse_chat_request, protocol_problem
+from agentloom_worker.devmodel.completion import CREATED
 from agentloom_worker.devmodel.connection import Connection, HttpRequest, Response
 from agentloom_worker.devmodel.framing import JSON_TYPE, encode, whole_response
 from agentloom_worker.devmodel.matching import Arrival, choose_turn
+from agentloom_worker.devmodel.plan import Layout, Piece, Plan
 from agentloom_worker.devmodel.request_log import BODIES_BYTES_MAX, Outcome, RequestLog, RequestRecord
 from agentloom_worker.devmodel.script import HttpError, Script, load_script
 
@@ -207,12 +209,12 @@ class _Desk:
 
     def _chat(self, request: HttpRequest) -> Response:
         digest = sha256_hex(request.body)
-        record = self._log.begin(digest, request.body, request.headers)
-        plan = self._plan(request.body, digest, record.arrival)
-        self._log.planned(record.number, plan.turn, plan.kind, plan.status)
+        arrival = self._log.count(digest)
+        plan = self._plan(request.body, digest, arrival)
+        number = self._log.begin(digest, arrival, request.headers, request.body, plan)
 
         def ended(outcome: Outcome) -> None:
-            self._log.end(record.number, outcome)
+            self._log.end(number, outcome)
 
         return Response(plan.pieces, plan.ending, ended)
 
@@ -237,7 +239,7 @@ class _Desk:
 
 def _refusal(message: str, kind: str) -> Plan:
     body = {"error": {"message": message, "type": "invalid_request_error", "code": None}}
-    return plan_error(HttpError(status=400, body=body), "", kind)
+    return plan_error(Layout(), HttpError(status=400, body=body), "", kind)
 
 
 def _json(status: int, document: dict[str, object]) -> Response:
