@@ -311,7 +311,15 @@ class Script(_Shape):
     check_requests: bool = True
     chunk_chars: int = Field(default=CHUNK_CHARS, ge=1)
     delay: Delay = Delay()
-    turns: tuple[Turn, ...] = Field(min_length=1, max_length=TURNS_MAX)
+    turns: tuple[Turn, ...] = Field(max_length=TURNS_MAX)
+
+    @field_validator("turns")
+    @classmethod
+    def _has_turns(cls, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
+        # Not `min_length`: that counts only the turns without a problem, and would report none twice.
+        if not turns:
+            raise ValueError("needs at least one turn")
+        return turns
 
     @model_validator(mode="after")
     def _all_reachable(self) -> Self:

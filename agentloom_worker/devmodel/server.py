@@ -8,6 +8,7 @@ asyncio lives in this package's thread alone; everything that other threads call
 
 import asyncio
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -260,7 +261,8 @@ def serve(
     }
     try:
         with model:
-            print(f"listening on {model.base_url}", flush=True)
+            sys.stdout.write(f"listening on {model.base_url}\n")
+            sys.stdout.flush()
             done.wait()
     finally:
         for number, handler in previous.items():
