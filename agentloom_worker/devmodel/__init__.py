@@ -6,7 +6,6 @@ from agentloom_worker.devmodel.script import (
     ScriptInvalidError,
     load_script,
     parse_script,
-    parse_script_text,
 )
 from agentloom_worker.devmodel.server import DevModel, serve
 
@@ -18,6 +17,5 @@ __all__ = [
     "ScriptInvalidError",
     "load_script",
     "parse_script",
-    "parse_script_text",
     "serve",
 ]

@@ -13,7 +13,6 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -26,6 +25,8 @@ from pydantic import (
 
 from agentloom_worker.devmodel.template import problems_of
 from agentloom_worker.errors import Code, RequestError
+from agentloom_worker.limits import STREAM_BYTES_MAX
+from agentloom_worker.wire.release_source import pointer, read_source
 
 DELAY_MS_MAX = 3_600_000
 TURNS_MAX = 1_000
@@ -213,6 +214,7 @@ class HttpError(_Shape):
 class _Bytes(_Shape):
     text: str | None = None
     base64: str | None = None
+    repeat: int = Field(default=1, ge=1)
     piece_bytes: int | None = Field(default=None, ge=1)
 
     @field_validator("base64")
@@ -228,13 +230,18 @@ class _Bytes(_Shape):
     def _one_form(self) -> Self:
         if (self.text is None) == (self.base64 is None):
             raise ValueError("give `text` or `base64`, one of them")
+        if len(self._once()) * self.repeat > STREAM_BYTES_MAX:
+            raise ValueError(f"makes more than {STREAM_BYTES_MAX} bytes")
         return self
 
     def pieces(self) -> list[bytes]:
-        """The bytes, cut into pieces of `piece_bytes` where that is given."""
-        whole = self.text.encode() if self.text is not None else base64.b64decode(self.base64 or "")
+        """The bytes, `repeat` times, cut into pieces of `piece_bytes` where that is given."""
+        whole = self._once() * self.repeat
         size = self.piece_bytes or max(len(whole), 1)
         return [whole[start : start + size] for start in range(0, len(whole), size)]
+
+    def _once(self) -> bytes:
+        return self.text.encode() if self.text is not None else base64.b64decode(self.base64 or "")
 
 
 class RawBody(_Bytes):
@@ -332,61 +339,27 @@ class Script(_Shape):
 
 
 def load_script(path: Path) -> Script:
-    """Read a script from a file, YAML or JSON. Raises ScriptInvalidError, OSError."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ScriptInvalidError((("", f"not UTF-8: {error.reason}"),)) from error
-    return parse_script_text(text)
+    """Read a script from a file. Raises ScriptInvalidError, OSError."""
+    return parse_script(path.read_bytes())
 
 
-def parse_script_text(text: str) -> Script:
-    """Read a script from YAML or JSON text. Raises ScriptInvalidError."""
-    try:
-        document = yaml.load(text, Loader=_StrictLoader)
-    except yaml.YAMLError as error:
-        raise ScriptInvalidError((("", f"not YAML: {error}"),)) from error
-    return parse_script(document)
+def parse_script(source: bytes | str | dict[str, Any]) -> Script:
+    """Read a script given as YAML, as JSON or as a mapping.
 
-
-def parse_script(document: object) -> Script:
-    """Check a document of plain JSON values. Raises ScriptInvalidError with every problem that it has."""
-    try:
-        # JSON mode is strict about types, yet takes a list for a tuple, as a document must.
-        encoded = json.dumps(document, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ScriptInvalidError((("", f"not a JSON document: {error}"),)) from error
-    try:
-        return Script.model_validate_json(encoded)
-    except ValidationError as error:
-        raise ScriptInvalidError(
-            tuple((_path(problem["loc"]), problem["msg"]) for problem in error.errors(include_url=False))
-        ) from error
-
-
-def _path(location: tuple[int | str, ...]) -> str:
-    path = ""
-    for part in location:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
-    return path
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice and leaves dates as text."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key_node, _ in node.value:
-            if key_node.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key_node.value!r} is given twice", key_node.start_mark
-                )
-            if isinstance(key_node, yaml.ScalarNode):
-                seen.add(key_node.value)
-        return super().construct_mapping(node, deep)
-
-
-_StrictLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
+    Raises ScriptInvalidError with every problem, each with its path as a JSON pointer (RFC 6901).
+    """
+    read = read_source(source)
+    problems = [(pointer(problem.path), problem.text) for problem in read.problems]
+    script: Script | None = None
+    if read.readable:
+        try:
+            # Validation of JSON is strict about types, yet takes a list for a tuple, as a document must.
+            script = Script.model_validate_json(json.dumps(read.tree))
+        except ValidationError as error:
+            problems += [
+                (pointer(detail["loc"]), detail["msg"].removeprefix("Value error, "))
+                for detail in error.errors(include_url=False)
+            ]
+    if script is None or problems:
+        raise ScriptInvalidError(tuple(problems))
+    return script

@@ -4,9 +4,6 @@ from collections.abc import Callable
 
 import pytest
 
-from agentloom_worker.capabilities.declare import declare_python
-from agentloom_worker.domain.capability import Effect
-from agentloom_worker.domain.policy import Jitter, OnUnknown, RetryPolicy
 from agentloom_worker.examples.incident.tools import correlate, search_log, summarize_csv
 
 LINE = "{} ERROR payments pool timeout provider=northpay waited_ms=5000 in_use=5 size=5 order={}"
