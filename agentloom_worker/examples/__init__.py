@@ -1,0 +1,1 @@
+"""Examples that run as they are: data, tools, a release and a script for the dev-model each."""
