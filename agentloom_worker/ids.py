@@ -1,5 +1,6 @@
 """Identities: UUIDv7 for rows (time-ordered, so index inserts stay local), random tokens for claims."""
 
+import base64
 import os
 import threading
 from typing import NewType, Protocol
@@ -25,6 +26,16 @@ DispatchId = NewType("DispatchId", UUID)
 ProcessId = NewType("ProcessId", UUID)
 BlobId = NewType("BlobId", UUID)
 ClaimToken = NewType("ClaimToken", UUID)
+
+
+def short_id(identity: UUID) -> str:
+    """An id in 22 characters (base64url) for documents that are written at every loop."""
+    return base64.urlsafe_b64encode(identity.bytes)[:22].decode()
+
+
+def parse_short_id(text: str) -> UUID:
+    """The id of `short_id`."""
+    return UUID(bytes=base64.urlsafe_b64decode(text + "=="))
 
 
 class Ids(Protocol):

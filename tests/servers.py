@@ -92,9 +92,7 @@ class PostgresServer:
 
     def __str__(self) -> str:
         address = make_url(self.admin_url)
-        return (
-            f"PostgreSQL {self.version}, {self.origin}, {address.host or 'localhost'}:{address.port or 5432}"
-        )
+        return f"PostgreSQL {self.version}, {self.origin}, {address.host or 'localhost'}:{address.port or 5432}"
 
     @property
     def is_own(self) -> bool:
@@ -129,9 +127,7 @@ class PostgresServer:
     def seal_template(self, url: str) -> None:
         """Let nobody connect any more, since a database with a connection cannot be copied."""
         database = _database_of(url)
-        self._administer(
-            sql.SQL("ALTER DATABASE {} WITH ALLOW_CONNECTIONS false").format(sql.Identifier(database))
-        )
+        self._administer(sql.SQL("ALTER DATABASE {} WITH ALLOW_CONNECTIONS false").format(sql.Identifier(database)))
         self._administer(
             sql.SQL("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = {}").format(
                 sql.Literal(database)
@@ -326,9 +322,7 @@ def _wheel_postgres(settings: Mapping[str, str]) -> PostgresServer:
         raise
 
 
-def _start_postgres(
-    programs: Path, process: OwnProcess, settings: Mapping[str, str], origin: Origin
-) -> PostgresServer:
+def _start_postgres(programs: Path, process: OwnProcess, settings: Mapping[str, str], origin: Origin) -> PostgresServer:
     data = process.directory / "data"
     initdb = [str(programs / "initdb"), "--pgdata", str(data), "--username=postgres", "--auth=trust"]
     process.run([*initdb, "--encoding=UTF8", "--locale=C", "--no-sync"])

@@ -41,9 +41,7 @@ def check_input_schema(schema: object, path: str) -> list[DeclarationProblem]:
     """The same as `check_schema`; besides, arguments are always an object."""
     problems = check_schema(schema, path)
     if isinstance(schema, dict) and schema.get("type") != "object":
-        problems.append(
-            DeclarationProblem(f"{path}/type", "the root of an input schema must say type: object")
-        )
+        problems.append(DeclarationProblem(f"{path}/type", "the root of an input schema must say type: object"))
     return problems
 
 

@@ -55,9 +55,7 @@ class PythonHandler:
             said = (f"{'/'.join(map(str, one['loc']))}: {one['msg']}" for one in found[:5])
             raise ArgumentsError("; ".join(said)) from None
         present = model.model_fields_set | self.parameters.always
-        return {
-            name: getattr(model, field) for field, name in self.parameters.names.items() if field in present
-        }
+        return {name: getattr(model, field) for field, name in self.parameters.names.items() if field in present}
 
     def _bind_plain(self, arguments: Mapping[str, object]) -> dict[str, object]:
         keywords = dict(arguments)
@@ -143,9 +141,7 @@ def typed_handler(function: Callable[..., object]) -> tuple[PythonHandler, list[
     parameters = Parameters(
         model=_model(fields),
         names={field: name for field, (name, _, _) in fields.items()},
-        always=frozenset(
-            field for field, (_, _, default) in fields.items() if isinstance(default, FieldInfo)
-        ),
+        always=frozenset(field for field, (_, _, default) in fields.items() if isinstance(default, FieldInfo)),
     )
     return PythonHandler(function, context_parameter, parameters), []
 
@@ -178,9 +174,7 @@ def _import(handler_ref: str) -> object:
 def _load_entry_point(name: str) -> object:
     found = {point.value: point for point in entry_points(group=ENTRY_POINT_GROUP, name=name)}
     if not found:
-        raise LookupError(
-            f"is neither module:function nor an installed entry point of the group {ENTRY_POINT_GROUP!r}"
-        )
+        raise LookupError(f"is neither module:function nor an installed entry point of the group {ENTRY_POINT_GROUP!r}")
     if len(found) > 1:
         raise LookupError(f"is ambiguous, several packages install it: {', '.join(sorted(found))}")
     return next(iter(found.values())).load()
@@ -241,9 +235,7 @@ def _parameter_problem(parameter: inspect.Parameter, hints: Mapping[str, Any]) -
         return "has no annotation"
     default = ... if parameter.default is parameter.empty else parameter.default
     try:
-        _model({"p0": (parameter.name, hints[parameter.name], default)}).model_json_schema(
-            schema_generator=_Generator
-        )
+        _model({"p0": (parameter.name, hints[parameter.name], default)}).model_json_schema(schema_generator=_Generator)
     except (PydanticUserError, TypeError, ValueError) as error:
         return f"its type has no JSON Schema: {str(error).splitlines()[0]}"
     return None
@@ -251,8 +243,7 @@ def _parameter_problem(parameter: inspect.Parameter, hints: Mapping[str, Any]) -
 
 def _model(fields: Mapping[str, tuple[str, Any, Any]]) -> type[BaseModel]:
     definitions: dict[str, Any] = {
-        field: (Annotated[hint, Field(alias=name)], default)
-        for field, (name, hint, default) in fields.items()
+        field: (Annotated[hint, Field(alias=name)], default) for field, (name, hint, default) in fields.items()
     }
     config = ConfigDict(extra="forbid", protected_namespaces=())
     return create_model("Arguments", __config__=config, **definitions)

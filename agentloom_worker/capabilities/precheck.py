@@ -107,8 +107,7 @@ _TYPES: dict[str, Check] = {
     "null": lambda value: value is None,
     "number": _is_number,
     "integer": lambda value: (
-        not isinstance(value, bool)
-        and (isinstance(value, int) or (isinstance(value, float) and value.is_integer()))
+        not isinstance(value, bool) and (isinstance(value, int) or (isinstance(value, float) and value.is_integer()))
     ),
 }
 

@@ -21,6 +21,4 @@ class DeclarationError(RequestError):
         self.key = key
         self.problems = tuple(problems)
         lines = "\n".join(f"  {problem.path}: {problem.text}" for problem in self.problems)
-        super().__init__(
-            Code.RELEASE_INVALID, f"capability {key!r} has {len(self.problems)} problem(s):\n{lines}"
-        )
+        super().__init__(Code.RELEASE_INVALID, f"capability {key!r} has {len(self.problems)} problem(s):\n{lines}")

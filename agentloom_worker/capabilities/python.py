@@ -82,9 +82,7 @@ def invoke_python(
         signal = _wait(signals, clock, deadline_at_s)
         given_up = call.timed_out
         if signal == _CANCELLED:
-            signal = _wait(
-                signals, clock, min(deadline_at_s, clock.monotonic_s() + limits.TOOL_CANCEL_GRACE_S)
-            )
+            signal = _wait(signals, clock, min(deadline_at_s, clock.monotonic_s() + limits.TOOL_CANCEL_GRACE_S))
             given_up = call.cancelled
     finally:
         if remove is not None:

@@ -137,11 +137,7 @@ def _said(error: ValidationError) -> str:
 
 def _forms(error: ValidationError) -> str:
     value = error.validator_value
-    names = (
-        [branch.get("type") for branch in value if isinstance(branch, dict)]
-        if isinstance(value, list)
-        else []
-    )
+    names = [branch.get("type") for branch in value if isinstance(branch, dict)] if isinstance(value, list) else []
     known = [name for name in names if isinstance(name, str)]
     return f" ({', '.join(known)})" if known and len(known) == len(names) else ""
 

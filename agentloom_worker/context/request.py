@@ -35,9 +35,7 @@ class Encoder(Protocol):
         ...
 
 
-def estimate_tokens(
-    encoder: Encoder, parameters: RequestParameters, tools: bytes, view: View, tool_count: int
-) -> int:
+def estimate_tokens(encoder: Encoder, parameters: RequestParameters, tools: bytes, view: View, tool_count: int) -> int:
     """`utf8-envelope-v1`: bytes of the body as sent + 256 + 32 × messages + 64 × tools (seed 004, 4.2).
 
     The only true upper bound of a byte-level tokenizer; exact in bytes, since a body is a join of fragments.
@@ -50,9 +48,7 @@ def estimate_fixed_tokens(
     encoder: Encoder, parameters: RequestParameters, tools: bytes, view: View, tool_count: int
 ) -> int:
     """The part of the estimate that nothing can shrink: envelope, tools, prompt and protected inputs."""
-    body = (
-        encoder.envelope_bytes(parameters, tools) + view.protected_bytes + max(0, view.protected_length - 1)
-    )
+    body = encoder.envelope_bytes(parameters, tools) + view.protected_bytes + max(0, view.protected_length - 1)
     return body + _REQUEST_TOKENS + _MESSAGE_TOKENS * view.protected_length + _TOOL_TOKENS * tool_count
 
 

@@ -134,7 +134,5 @@ def _calls(message: dict[str, Any]) -> list[tuple[str, str]]:
     if not isinstance(calls, list):
         return []
     return [
-        (str(call.get("id")), str((call.get("function") or {}).get("name")))
-        for call in calls
-        if isinstance(call, dict)
+        (str(call.get("id")), str((call.get("function") or {}).get("name"))) for call in calls if isinstance(call, dict)
     ]

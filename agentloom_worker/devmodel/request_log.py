@@ -108,9 +108,7 @@ class RequestLog:
                 self._arrivals.popitem(last=False)
         return arrival
 
-    def begin(
-        self, sha256: str, arrival: int, headers: tuple[tuple[str, str], ...], body: bytes, plan: Plan
-    ) -> int:
+    def begin(self, sha256: str, arrival: int, headers: tuple[tuple[str, str], ...], body: bytes, plan: Plan) -> int:
         """Note a request and the answer that it will get; returns its number."""
         received_us = self._clock.wall_us()
         shown = tuple((name, HIDDEN if name in SECRET_HEADERS else value) for name, value in headers)

@@ -332,9 +332,7 @@ class Script(_Shape):
     def _all_reachable(self) -> Self:
         for number, turn in enumerate(self.turns[:-1]):
             if turn.when.fits_all and turn.first is None:
-                raise ValueError(
-                    f"turns[{number}] fits every request, so turns[{number + 1}] is never reached"
-                )
+                raise ValueError(f"turns[{number}] fits every request, so turns[{number + 1}] is never reached")
         return self
 
 

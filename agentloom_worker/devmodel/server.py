@@ -126,9 +126,7 @@ class DevModel:
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            server = await loop.create_server(
-                lambda: Connection(loop, self._desk), HOST, self._port, backlog=BACKLOG
-            )
+            server = await loop.create_server(lambda: Connection(loop, self._desk), HOST, self._port, backlog=BACKLOG)
         except OSError as error:
             self._failure = error
             self._started.set()
@@ -256,9 +254,7 @@ def serve(
     """
     model = DevModel(load_script(script_path), port, log_path, bodies_bytes_max=bodies_bytes_max)
     done = threading.Event()
-    previous = {
-        number: signal.signal(number, lambda *_: done.set()) for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    previous = {number: signal.signal(number, lambda *_: done.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         with model:
             sys.stdout.write(f"listening on {model.base_url}\n")

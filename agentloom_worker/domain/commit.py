@@ -101,6 +101,7 @@ class RunAccept:
     release_id: UUID
     max_loops: int
     deadline_us: int
+    binding: bytes
 
 
 @dataclass(frozen=True, slots=True)

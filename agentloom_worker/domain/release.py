@@ -163,9 +163,7 @@ def _freeze_context(context: wire.ContextDocument, model: wire.ModelDocument) ->
     )
 
 
-def _freeze_tools(
-    document: wire.ReleaseDocument, specs: tuple[CapabilitySpec, ...]
-) -> dict[str, wire.FrozenTool]:
+def _freeze_tools(document: wire.ReleaseDocument, specs: tuple[CapabilitySpec, ...]) -> dict[str, wire.FrozenTool]:
     """The catalog by key, in the order of model names."""
     own = {spec.key for spec in specs if spec.kind is not CapabilityKind.BUILTIN}
     if own != set(document.agent.tools) or len({spec.key for spec in specs}) != len(specs):
@@ -283,9 +281,7 @@ def _catalog(document: wire.FrozenReleaseDocument, digest: bytes) -> Catalog:
     listed = [{"key": key, **document.tools[key].model_dump()} for key in document.agent.tools]
     by_model_name = {capability.model_name: capability for capability in capabilities}
     if list(by_model_name) != sorted(capability.model_name for capability in capabilities):
-        raise InvariantError(
-            f"frozen release {digest.hex()} holds a catalog that is not sorted or not unique"
-        )
+        raise InvariantError(f"frozen release {digest.hex()} holds a catalog that is not sorted or not unique")
     return Catalog(capabilities, sha256_hex(canonical_bytes(listed)), by_model_name)
 
 
@@ -379,8 +375,7 @@ def validate_context(release: FrozenRelease) -> tuple[str, ...]:
     warnings: list[str] = []
     if cost.total_tokens >= budget.trigger_tokens:
         warnings.append(
-            f"every request reaches the compaction trigger of {budget.trigger_tokens} before any question:"
-            f" {breakdown}"
+            f"every request reaches the compaction trigger of {budget.trigger_tokens} before any question: {breakdown}"
         )
     most = release.model.model_max_output_tokens
     if most is not None and most > budget.window_tokens:

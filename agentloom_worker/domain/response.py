@@ -8,15 +8,12 @@ VERSION = 1
 
 
 def _encode_calls(calls: tuple[ResponseCall, ...]) -> list[dict[str, object]]:
-    return [
-        {"id": call.provider_call_id, "name": call.name, "arguments": call.arguments_text} for call in calls
-    ]
+    return [{"id": call.provider_call_id, "name": call.name, "arguments": call.arguments_text} for call in calls]
 
 
 def _decode_calls(calls: list[dict[str, str]]) -> tuple[ResponseCall, ...]:
     return tuple(
-        ResponseCall(ordinal, call["id"], call["name"], call["arguments"])
-        for ordinal, call in enumerate(calls)
+        ResponseCall(ordinal, call["id"], call["name"], call["arguments"]) for ordinal, call in enumerate(calls)
     )
 
 
@@ -44,9 +41,7 @@ def decode_response(body: bytes) -> ModelResponse:
     """Read a persisted response. Raises InvariantError for a version that this code does not know."""
     document = parse(body)
     if document.get("v") != VERSION:
-        raise InvariantError(
-            f"a model response of version {document.get('v')} cannot be read by this version"
-        )
+        raise InvariantError(f"a model response of version {document.get('v')} cannot be read by this version")
     usage = document.get("usage")
     return ModelResponse(
         text=document["text"],

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar
-from uuid import UUID
 
 from agentloom_worker.canonical import canonical_bytes, parse
 from agentloom_worker.ids import (
@@ -16,6 +15,8 @@ from agentloom_worker.ids import (
     ReleaseId,
     RunId,
     SessionId,
+    parse_short_id,
+    short_id,
 )
 
 
@@ -74,7 +75,7 @@ class Run:
     """One question and all that was done for it. Instants in microseconds.
 
     Counters move by increments under the row's own lock, so a slice's copy may be behind; what a step
-    decides on is asserted by the commit (RULINGS T2).
+    decides on is asserted by the commit (RULINGS T2). `binding` is the RequestBinding of all its requests.
     """
 
     run_id: RunId
@@ -89,6 +90,7 @@ class Run:
     loops_reserved: int
     max_loops: int
     deadline_at: int
+    binding: bytes
     created_at: int
     started_at: int | None = None
     ended_at: int | None = None
@@ -131,9 +133,9 @@ class Continuation:
         """The persisted document."""
         document: dict[str, object] = {"v": self.VERSION, "loop": self.loop_no, "cutoff": self.input_cutoff}
         optional = {
-            "model": self.model_operation_id and str(self.model_operation_id),
-            "batch": self.batch_id and str(self.batch_id),
-            "answer": self.answer_operation_id and str(self.answer_operation_id),
+            "model": self.model_operation_id and short_id(self.model_operation_id),
+            "batch": self.batch_id and short_id(self.batch_id),
+            "answer": self.answer_operation_id and short_id(self.answer_operation_id),
             "cause": self.end_cause and str(self.end_cause),
             "code": self.end_code,
             "detail": self.end_detail,
@@ -150,9 +152,9 @@ class Continuation:
         return cls(
             loop_no=document["loop"],
             input_cutoff=document["cutoff"],
-            model_operation_id=OperationId(UUID(model)) if model else None,
-            batch_id=BatchId(UUID(batch)) if batch else None,
-            answer_operation_id=OperationId(UUID(answer)) if answer else None,
+            model_operation_id=OperationId(parse_short_id(model)) if model else None,
+            batch_id=BatchId(parse_short_id(batch)) if batch else None,
+            answer_operation_id=OperationId(parse_short_id(answer)) if answer else None,
             end_cause=EndCause(cause) if cause else None,
             end_code=document.get("code"),
             end_detail=document.get("detail"),

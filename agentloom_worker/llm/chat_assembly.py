@@ -92,9 +92,7 @@ class ChatAssembly:
             raise ChatProtocolError("the answer has no finish reason")
         return kind
 
-    def response(
-        self, *, request_id: str | None, transport_sha256: str, transport_bytes: int
-    ) -> ModelResponse:
+    def response(self, *, request_id: str | None, transport_sha256: str, transport_bytes: int) -> ModelResponse:
         """The complete response. The caller has seen the legal final frame. Raises ChatProtocolError.
 
         `finish_reason` stands as the provider gave it, also `stop` beside calls (CASES S08).

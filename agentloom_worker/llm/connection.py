@@ -23,9 +23,7 @@ Resolver = Callable[[str, int], list[_AddressInfo]]
 def resolve(host: str, port: int) -> list[_AddressInfo]:
     """Ask the system's resolver. Blocks for as long as that likes."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [
-        (int(family), int(kind), protocol, name, address) for family, kind, protocol, name, address in found
-    ]
+    return [(int(family), int(kind), protocol, name, address) for family, kind, protocol, name, address in found]
 
 
 def dial(
@@ -112,9 +110,7 @@ class SocketStream(httpcore.NetworkStream):
         assert watch is not None, "only a call connects"
         self.take_back()
         secured = SocketStream(
-            ssl_context.wrap_socket(
-                self._sock, server_hostname=server_hostname, do_handshake_on_connect=False
-            )
+            ssl_context.wrap_socket(self._sock, server_hostname=server_hostname, do_handshake_on_connect=False)
         )
         try:
             secured.lend(watch)

@@ -20,16 +20,12 @@ def resolve_credential(reference: str) -> str:
         case "file":
             secret = _read_file(reference, Path(target))
         case _:
-            raise RunError(
-                Code.CREDENTIAL_UNAVAILABLE, "a credential reference must begin with 'env:' or 'file:'"
-            )
+            raise RunError(Code.CREDENTIAL_UNAVAILABLE, "a credential reference must begin with 'env:' or 'file:'")
     secret = secret.strip()
     if not secret:
         raise RunError(Code.CREDENTIAL_UNAVAILABLE, f"credential {reference} is not set or empty")
     if not (secret.isascii() and secret.isprintable()):
-        raise RunError(
-            Code.CREDENTIAL_UNAVAILABLE, f"credential {reference} holds characters that no header can carry"
-        )
+        raise RunError(Code.CREDENTIAL_UNAVAILABLE, f"credential {reference} holds characters that no header can carry")
     return secret
 
 
@@ -40,6 +36,4 @@ def _read_file(reference: str, path: Path) -> str:
     except (OSError, ValueError) as error:
         # The cause is cut off (`from None`): tracebacks are kept with parked steps.
         reason = type(error).__name__
-        raise RunError(
-            Code.CREDENTIAL_UNAVAILABLE, f"credential {reference} cannot be read: {reason}"
-        ) from None
+        raise RunError(Code.CREDENTIAL_UNAVAILABLE, f"credential {reference} cannot be read: {reason}") from None

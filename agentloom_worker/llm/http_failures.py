@@ -74,9 +74,7 @@ def error_of(error: object) -> ProviderError:
         return ProviderError(frozenset(), error)
     if not isinstance(error, dict):
         return ProviderError(frozenset(), "")
-    codes = frozenset(
-        str(error[name]) for name in ("code", "type", "status") if isinstance(error.get(name), str | int)
-    )
+    codes = frozenset(str(error[name]) for name in ("code", "type", "status") if isinstance(error.get(name), str | int))
     message = error.get("message")
     return ProviderError(codes, message if isinstance(message, str) else "")
 

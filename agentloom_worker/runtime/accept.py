@@ -44,6 +44,7 @@ from agentloom_worker.runtime.commit import commit
 from agentloom_worker.runtime.dispatch import outbox_row
 from agentloom_worker.runtime.payload import make_payload
 from agentloom_worker.runtime.ports import US, Ports
+from agentloom_worker.runtime.request import bind_requests
 from agentloom_worker.runtime.result import hash_command, merge_fence
 from agentloom_worker.runtime.slice import load_owned_release, load_slice
 from agentloom_worker.runtime.stopping import stop_result
@@ -119,9 +120,7 @@ def accept_question(
 def _release(ports: Ports, session: Session, release_id: ReleaseId | None) -> ReleaseId:
     chosen = release_id or ports.store.newest_release(session.owner_id)
     if chosen is None:
-        raise RequestError(
-            Code.RELEASE_NOT_FOUND, f"agent {session.agent_id!r} has no release: publish one first"
-        )
+        raise RequestError(Code.RELEASE_NOT_FOUND, f"agent {session.agent_id!r} has no release: publish one first")
     if ports.store.load_release(chosen) is None:
         raise RequestError(Code.RELEASE_NOT_FOUND, f"there is no release {chosen}")
     owned = load_owned_release(ports, chosen)
@@ -144,9 +143,7 @@ def _question(
     payload, blobs = make_payload(ports, session.owner_id, body)
     first = Successor("prepare_context", node_id, f"prepare:{node_id}:1")
     expiry = Successor("expire_run", run_id, f"expire:{run_id}")
-    receipt = canonical_bytes(
-        {"v": 1, "run": str(run_id), "input": str(input_id), "release": str(release_id)}
-    )
+    receipt = canonical_bytes({"v": 1, "run": str(run_id), "input": str(input_id), "release": str(release_id)})
     return RuntimeCommit(
         scope_id=session.session_id,
         key=key,
@@ -159,6 +156,7 @@ def _question(
             release_id,
             release.limits.max_loops,
             release.limits.deadline_s * US,
+            bind_requests(ports, release).to_bytes(),
         ),
         blobs=blobs,
         puts=(
@@ -197,9 +195,7 @@ def _question(
             ),
             Put(
                 None,
-                UserInputDelivery(
-                    DeliveryId(new()), input_id, session.session_id, run_id, DeliveryState.PENDING, 1
-                ),
+                UserInputDelivery(DeliveryId(new()), input_id, session.session_id, run_id, DeliveryState.PENDING, 1),
             ),
         ),
         events=(Event("run.accepted"),),

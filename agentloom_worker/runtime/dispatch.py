@@ -18,9 +18,7 @@ def outbox_row(ports: Ports, successor: Successor, inline_token: ClaimToken | No
     entry = STEPS.get(successor.step)
     if entry is None:
         raise InvariantError(f"no step is named {successor.step!r}")
-    return OutboxRow(
-        DispatchId(ports.ids.new()), successor, entry.queue.value, entry.version, 0, inline_token
-    )
+    return OutboxRow(DispatchId(ports.ids.new()), successor, entry.queue.value, entry.version, 0, inline_token)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,9 +43,7 @@ class Live:
         if self.cancellation.cancelled:
             raise LeaseLostError(f"dispatch {self.claim.dispatch_id} was cancelled before its effect began")
         if self.clock.monotonic_s() - self.renewed_sent_s > self.ttl_s:
-            raise LeaseLostError(
-                f"dispatch {self.claim.dispatch_id} was not renewed in time to begin an effect"
-            )
+            raise LeaseLostError(f"dispatch {self.claim.dispatch_id} was not renewed in time to begin an effect")
         self.effect_began = True
 
     def cancel(self, reason: CancelReason) -> None:

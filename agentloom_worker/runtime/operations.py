@@ -77,13 +77,9 @@ def perform_model(ports: Ports, slice_: Slice, live: Live) -> tuple[Slice, Outco
 def _checked_body(ports: Ports, slice_: Slice, operation: Operation) -> bytes:
     """Permit, ticket and hash at the moment of the send (seed 004, 6.1); a mismatch parks and sends nothing."""
     ticket = slice_.ticket
-    if (
-        ticket is None
-        or ticket.state is not TicketState.RESERVED
-        or ticket.operation_id != operation.operation_id
-    ):
+    if ticket is None or ticket.state is not TicketState.RESERVED or ticket.operation_id != operation.operation_id:
         raise InvariantError(f"operation {operation.operation_id} has no reserved ticket: nothing is sent")
-    adapter, head = adapter_of(ports, slice_.release), head_of(ports, slice_.release)
+    adapter, head = adapter_of(ports, slice_.release), head_of(ports, slice_.run, slice_.release)
     found = hash_request(adapter, head.parameters, head.tools, slice_.view)
     if found != operation.request_hash:
         frozen = operation.request_hash.hex() if operation.request_hash else "nothing"

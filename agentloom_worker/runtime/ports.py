@@ -141,13 +141,7 @@ class Ports:
     resolve_credential: Callable[[str], str]
     settings: Settings
     publish: Callable[[list[DispatchId]], None]
-    releases: BoundedCache[ReleaseId, OwnedRelease] = field(
-        default_factory=lambda: BoundedCache(limits.RELEASE_CACHE)
-    )
-    views: BoundedCache[ContextId, CachedView] = field(
-        default_factory=lambda: BoundedCache(limits.VIEW_CACHE_CONTEXTS)
-    )
-    heads: BoundedCache[bytes, RequestHead] = field(
-        default_factory=lambda: BoundedCache(limits.RELEASE_CACHE)
-    )
+    releases: BoundedCache[ReleaseId, OwnedRelease] = field(default_factory=lambda: BoundedCache(limits.RELEASE_CACHE))
+    views: BoundedCache[ContextId, CachedView] = field(default_factory=lambda: BoundedCache(limits.VIEW_CACHE_CONTEXTS))
+    heads: BoundedCache[bytes, RequestHead] = field(default_factory=lambda: BoundedCache(limits.RELEASE_CACHE))
     on_event: Callable[[RunId], None] = lambda _run_id: None

@@ -45,9 +45,7 @@ def resolve_release(source: bytes | str | dict[str, object]) -> ResolvedRelease:
     frozen = freeze_release(document, tools)
     release = load_release(frozen.body)
     warnings = validate_context(release)
-    return ResolvedRelease(
-        release.agent_id, release.schema_version, frozen.body, frozen.digest, tuple(warnings)
-    )
+    return ResolvedRelease(release.agent_id, release.schema_version, frozen.body, frozen.digest, tuple(warnings))
 
 
 def _declare(document: ReleaseDocument) -> tuple[CapabilitySpec, ...]:

@@ -128,9 +128,7 @@ def load_view(ports: Ports, run: Run, context: RoleContext, release: FrozenRelea
     return view
 
 
-def build_view(
-    ports: Ports, run: Run, context: RoleContext, release: FrozenRelease, base: CachedView
-) -> View:
+def build_view(ports: Ports, run: Run, context: RoleContext, release: FrozenRelease, base: CachedView) -> View:
     """Extend a view by the records after it, as of the context's revision."""
     adapter = adapter_of(ports, release)
     view, after = base.view, base.record_head
@@ -146,9 +144,7 @@ def build_view(
     return view
 
 
-def _append(
-    ports: Ports, run: Run, release: FrozenRelease, adapter: ModelAdapter, view: View, row: ViewRow
-) -> View:
+def _append(ports: Ports, run: Run, release: FrozenRelease, adapter: ModelAdapter, view: View, row: ViewRow) -> View:
     match row.message_kind:
         case MessageKind.PROMPT:
             return view.extend([adapter.encode_message(prompt_message(release.prompt))], protected=True)

@@ -75,9 +75,7 @@ class _Plan:
 class StepRunner:
     """Runs rows for one process. Safe for use by many threads, one row each at a time."""
 
-    def __init__(
-        self, ports: Ports, process_id: ProcessId, keeper: Keeper, *, solitary: bool = False
-    ) -> None:
+    def __init__(self, ports: Ports, process_id: ProcessId, keeper: Keeper, *, solitary: bool = False) -> None:
         self._ports = ports
         self._keeper = keeper
         self._solitary = solitary
@@ -116,9 +114,7 @@ class StepRunner:
             todo = self._guarded(todo.claim, todo.claimed_s, todo.slice, budget)
         return True
 
-    def _guarded(
-        self, claim: Claim, claimed_s: float, slice_: Slice | None, budget: _Budget
-    ) -> Inline | None:
+    def _guarded(self, claim: Claim, claimed_s: float, slice_: Slice | None, budget: _Budget) -> Inline | None:
         live = self._keeper.hold(claim, claimed_s)
         try:
             return self._advance(live, slice_, budget)
@@ -126,9 +122,7 @@ class StepRunner:
             self._superseded(live, error)
         except PersistenceUnavailableError as error:
             # The row stays as it is: its claim expires and the sweep brings it back (RUNTIME 3).
-            telemetry.log(
-                logging.ERROR, "store_unavailable", dispatch_id=claim.dispatch_id, error=error.message
-            )
+            telemetry.log(logging.ERROR, "store_unavailable", dispatch_id=claim.dispatch_id, error=error.message)
         except Exception as error:  # noqa: BLE001 - the last line of defence of a slot: see _failed
             self._failed(live, error)
         finally:
@@ -159,9 +153,7 @@ class StepRunner:
         slice_, outcome = entry.perform(self._ports, slice_, live)
         return self._record(live, slice_, entry, outcome, budget)
 
-    def _record(
-        self, live: Live, slice_: Slice, entry: EffectStep, outcome: Outcome, budget: _Budget
-    ) -> Inline | None:
+    def _record(self, live: Live, slice_: Slice, entry: EffectStep, outcome: Outcome, budget: _Budget) -> Inline | None:
         """Commit an outcome; one that comes too late is kept on its attempt, once (RULINGS R3)."""
         if live.cancellation.reason in (CancelReason.STOP, CancelReason.SUPERSEDED):
             self._late(live, slice_, outcome)
@@ -187,17 +179,13 @@ class StepRunner:
         fused = self._ports.settings.fusion
         tries = limits.REBUILD_TRIES if outcome is None else limits.OUTCOME_TRIES
         for attempt in range(tries):
-            plan = self._plan(
-                live, slice_, entry, outcome, budget, fused=fused and attempt < limits.FUSED_TRIES
-            )
+            plan = self._plan(live, slice_, entry, outcome, budget, fused=fused and attempt < limits.FUSED_TRIES)
             faults.hit("commit.before", live.claim.step)
             try:
                 receipt = self._commit(live, plan.commit, outcome)
             except RevisionConflictError as conflict:
                 telemetry.count("rebuilds")
-                telemetry.log(
-                    logging.DEBUG, "rebuild", dispatch_id=live.claim.dispatch_id, entity=conflict.entity
-                )
+                telemetry.log(logging.DEBUG, "rebuild", dispatch_id=live.claim.dispatch_id, entity=conflict.entity)
                 if attempt >= limits.FUSED_TRIES:
                     pause_s = 0.02 * attempt * self._ports.chance.random()
                     self._ports.clock.wait(live.cancellation.event, pause_s)
@@ -272,9 +260,7 @@ class StepRunner:
                 results[-2] = replace(results[-2], successors=(), settles=None)
         except Exception as error:  # noqa: BLE001 - the tail runs again as its own step
             telemetry.count("tails_raised")
-            telemetry.log(
-                logging.WARNING, "tail_raised", dispatch_id=live.claim.dispatch_id, error=_describe(error)
-            )
+            telemetry.log(logging.WARNING, "tail_raised", dispatch_id=live.claim.dispatch_id, error=_describe(error))
             return list(first)
         return results
 
@@ -404,9 +390,7 @@ class StepRunner:
             if live.effect_began or _parks(error):
                 parked = self._ports.store.park(live.claim, described)
             else:
-                delay = min(
-                    limits.STEP_BACKOFF_INITIAL_S * 2.0**live.claim.failures, limits.STEP_BACKOFF_MAX_S
-                )
+                delay = min(limits.STEP_BACKOFF_INITIAL_S * 2.0**live.claim.failures, limits.STEP_BACKOFF_MAX_S)
                 jittered = int(US * delay * (0.5 + self._ports.chance.random() / 2))
                 parked = self._ports.store.hand_back(
                     live.claim,

@@ -36,7 +36,19 @@ BLOB_PUT = Template(
     " VALUES (:blob_id, :owner_id, :sha256, :size, :media_type, :encoding, :content, {now})"
     " ON CONFLICT (owner_id, sha256) DO UPDATE SET touched_at = excluded.touched_at",
 )
-TEMPLATES = (BLOB_PUT,)
+# The references are foreign keys as well, so that a race with a commit fails here and not there.
+BLOB_COLLECT = Template(
+    "blob_collect",
+    "grace_us:int batch:int",
+    "DELETE FROM blob WHERE blob_id IN (SELECT b.blob_id FROM blob b WHERE b.touched_at < {now} - :grace_us"
+    " AND NOT EXISTS (SELECT 1 FROM release r WHERE r.blob_id = b.blob_id)"
+    " AND NOT EXISTS (SELECT 1 FROM user_input i WHERE i.blob_id = b.blob_id)"
+    " AND NOT EXISTS (SELECT 1 FROM operation o WHERE o.raw_blob_id = b.blob_id)"
+    " AND NOT EXISTS (SELECT 1 FROM operation e WHERE e.effective_blob_id = b.blob_id)"
+    " AND NOT EXISTS (SELECT 1 FROM effective_entry f WHERE f.effective_blob_id = b.blob_id)"
+    " ORDER BY b.touched_at LIMIT :batch) RETURNING blob_id",
+)
+TEMPLATES = (BLOB_PUT, BLOB_COLLECT)
 
 
 def put(blob_id: UUID, owner_id: UUID, body: bytes, media_type: str) -> Statement:
@@ -51,9 +63,7 @@ def put(blob_id: UUID, owner_id: UUID, body: bytes, media_type: str) -> Statemen
 
 def read(conn: sa.Connection, owner_id: UUID, blob_id: UUID) -> bytes | None:
     """The body, if this owner holds that blob; verified against its digest by `audit`."""
-    query = sa.select(blob.c.encoding, blob.c.content).where(
-        blob.c.blob_id == blob_id, blob.c.owner_id == owner_id
-    )
+    query = sa.select(blob.c.encoding, blob.c.content).where(blob.c.blob_id == blob_id, blob.c.owner_id == owner_id)
     row = conn.execute(query).one_or_none()
     if row is None:
         return None

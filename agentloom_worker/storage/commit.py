@@ -38,7 +38,7 @@ def command_hash(parts: tuple[Part, ...]) -> bytes:
     """The hash of a commit: over the parts' keys and hashes, so fused and single commits agree on parts."""
     if len(parts) == 1:
         return parts[0].command_hash
-    return sha256(b"\0".join(part.key.encode() + b"=" + part.command_hash for part in parts))
+    return sha256(b"\0".join(part.key.encode() + b"=" + part.command_hash for part in parts))[:16]
 
 
 def _fence(fence: RunFence, events: int) -> list[Statement]:
@@ -99,11 +99,9 @@ def build(commit: RuntimeCommit, owner: ProcessId | None, ttl_us: int) -> list[S
     if commit.claim is not None:
         held = dispatch.CONSUME if commit.consume else dispatch.HOLD
         statements.append(held(commit.claim.dispatch_id, commit.claim.token))
-    keys = " ".join(part.key for part in commit.parts)
+    keys = " ".join(commit_log.kind_of(part.key) for part in commit.parts)
     statements.append(
-        commit_log.COMMIT_INSERT(
-            commit.scope_id, commit.key, command_hash(commit.parts), keys, commit.receipt
-        )
+        commit_log.COMMIT_INSERT(commit.scope_id, commit.key, command_hash(commit.parts), keys, commit.receipt)
     )
     statements.extend(blob.put(put.blob_id, put.owner_id, put.body, put.media_type) for put in commit.blobs)
     if commit.accept is not None:
@@ -130,6 +128,7 @@ def _accept(commit: RuntimeCommit) -> list[Statement]:
             accept.max_loops,
             accept.deadline_us,
             len(commit.events),
+            accept.binding,
         )
     )
     return statements

@@ -1,6 +1,7 @@
 """scope_commit, run_event and worker_process: what was committed, what clients may hear, who is there."""
 
 import json
+import re
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -9,6 +10,8 @@ from agentloom_worker.domain.run import RunEvent
 from agentloom_worker.ids import RunId
 from agentloom_worker.storage.tables import Bytes, Instant, metadata
 from agentloom_worker.storage.template import Template
+
+_ID = re.compile(r"[0-9a-f]{8}-|\d+$")
 
 # One row a commit: its key is the client's key, the consumed claim's token (16 bytes), or the part's key
 # where the claim is only held or void. `parts` lists the seed keys that the commit carried (RULINGS A24).
@@ -26,7 +29,7 @@ scope_commit = sa.Table(
 run_event = sa.Table(
     "run_event",
     metadata,
-    sa.Column("run_id", sa.Uuid, sa.ForeignKey("run.run_id"), primary_key=True),
+    sa.Column("run_id", sa.Uuid, primary_key=True),
     sa.Column("run_seq", sa.BigInteger, primary_key=True),
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("fields", Bytes, nullable=False),
@@ -73,18 +76,19 @@ WORKER_SEEN = Template(
     " VALUES (:process_id, :host, :pid, :queues, :slots, :version, :draining, {now}, {now})"
     " ON CONFLICT (process_id) DO UPDATE SET draining = excluded.draining, seen_at = excluded.seen_at",
 )
-WORKER_GONE = Template(
-    "worker_gone", "process_id:uuid", "DELETE FROM worker_process WHERE process_id = :process_id"
-)
+WORKER_GONE = Template("worker_gone", "process_id:uuid", "DELETE FROM worker_process WHERE process_id = :process_id")
 TEMPLATES = (COMMIT_INSERT, EVENT_INSERT, RECEIPT, WORKER_SEEN, WORKER_GONE)
+
+
+def kind_of(key: str) -> str:
+    """A seed key without its ids: what scope_commit lists, since the rows of a part carry its ids already."""
+    return ":".join(word for word in key.split(":") if not _ID.match(word))
 
 
 def find_commit(conn: sa.Connection, scope_id: UUID, key: bytes) -> tuple[bytes, bytes | None] | None:
     """(command_hash, receipt) of a committed key."""
     query = sa.select(scope_commit.c.command_hash, scope_commit.c.receipt)
-    row = conn.execute(
-        query.where(scope_commit.c.scope_id == scope_id, scope_commit.c.key == key)
-    ).one_or_none()
+    row = conn.execute(query.where(scope_commit.c.scope_id == scope_id, scope_commit.c.key == key)).one_or_none()
     return None if row is None else (bytes(row[0]), bytes(row[1]) if row[1] is not None else None)
 
 

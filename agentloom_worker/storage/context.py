@@ -18,6 +18,7 @@ from agentloom_worker.domain.context import (
 from agentloom_worker.domain.model import Role
 from agentloom_worker.domain.operation import Payload
 from agentloom_worker.ids import BlobId, CallId, ContextId, InvocationId, NodeId, OperationId, RunId
+from agentloom_worker.storage.commit_log import kind_of
 from agentloom_worker.storage.operation import operation
 from agentloom_worker.storage.session import user_input
 from agentloom_worker.storage.tables import HOT, Bytes, Instant, metadata, status_check
@@ -42,7 +43,7 @@ role_context = sa.Table(
 context_record = sa.Table(
     "context_record",
     metadata,
-    sa.Column("context_id", sa.Uuid, sa.ForeignKey("role_context.context_id"), primary_key=True),
+    sa.Column("context_id", sa.Uuid, primary_key=True),
     sa.Column("context_seq", sa.BigInteger, primary_key=True),
     sa.Column("record_id", sa.Uuid, nullable=False),
     sa.Column("run_id", sa.Uuid, nullable=False),
@@ -105,16 +106,13 @@ effective_entry = sa.Table(
     sa.Column("source_refs", Bytes, nullable=False),
     sa.Column("visible_fields", Bytes, nullable=False),
     sa.Column("dependency_refs", Bytes, nullable=False),
-    sa.ForeignKeyConstraint(
-        ["context_id", "context_seq"], ["context_record.context_id", "context_record.context_seq"]
-    ),
     status_check("raw_ref", RawRef),
 )
 
 effective_revision = sa.Table(
     "effective_revision",
     metadata,
-    sa.Column("context_id", sa.Uuid, sa.ForeignKey("role_context.context_id"), primary_key=True),
+    sa.Column("context_id", sa.Uuid, primary_key=True),
     sa.Column("revision", sa.BigInteger, primary_key=True),
     sa.Column("record_watermark", sa.BigInteger, nullable=False),
     sa.Column("manifest_hash", Bytes, nullable=False),
@@ -131,8 +129,7 @@ CONTEXT_INSERT = Template(
 )
 CONTEXT_MOVE = Template(
     "context_move",
-    "context_id:uuid before:int after:int record_head:int effective_revision:int manifest_hash:bytes"
-    " last_model:uuid",
+    "context_id:uuid before:int after:int record_head:int effective_revision:int manifest_hash:bytes last_model:uuid",
     "UPDATE role_context SET record_head = :record_head, effective_revision = :effective_revision,"
     " manifest_hash = :manifest_hash, last_model_operation_id = :last_model, revision = :after"
     " WHERE context_id = :context_id AND revision = :before",
@@ -246,7 +243,11 @@ def write_revision(before: EffectiveRevision | None, after: EffectiveRevision) -
     assert before is None, "an effective revision is never changed"
     return [
         REVISION_INSERT(
-            after.context_id, after.revision, after.record_watermark, after.manifest_hash, after.cause_key
+            after.context_id,
+            after.revision,
+            after.record_watermark,
+            after.manifest_hash,
+            kind_of(after.cause_key),
         )
     ]
 

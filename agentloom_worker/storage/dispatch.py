@@ -154,9 +154,10 @@ CONSUME = Template(
 HOLD = Template(
     "dispatch_hold",
     "dispatch_id:uuid token:uuid",
-    "UPDATE pending_dispatch SET wakes = wakes WHERE dispatch_id = :dispatch_id AND claim_token = :token",
+    "SELECT 1 FROM pending_dispatch WHERE dispatch_id = :dispatch_id AND claim_token = :token {lock}",
     entity="pending_dispatch",
     miss=Miss.LEASE_LOST,
+    reads=True,
 )
 # Part of a stop, an expiry or a terminal commit: every other row of the run goes, parked ones too (R3, A4).
 DELETE_RUN_ROWS = Template(
@@ -246,15 +247,9 @@ def _uuid(value: object) -> UUID:
     return value if isinstance(value, UUID) else UUID(str(value))
 
 
-def list_due(
-    conn: sa.Connection, now: int | None, *, queues: tuple[str, ...], limit: int
-) -> list[DispatchId]:
+def list_due(conn: sa.Connection, now: int | None, *, queues: tuple[str, ...], limit: int) -> list[DispatchId]:
     """Ids of free rows that may be claimed now, oldest first. A plain read: the claim decides."""
-    clock = (
-        sa.literal(now, sa.BigInteger)
-        if now is not None
-        else sa.select(sa.func.al_now(None)).scalar_subquery()
-    )
+    clock = sa.literal(now, sa.BigInteger) if now is not None else sa.select(sa.func.al_now(None)).scalar_subquery()
     table = pending_dispatch
     query = (
         sa.select(table.c.dispatch_id)
@@ -266,9 +261,24 @@ def list_due(
     return [DispatchId(row[0]) for row in conn.execute(query)]
 
 
-def renew(
-    conn: sa.Connection, now: int | None, pairs: list[tuple[UUID, UUID]], ttl_us: int
-) -> set[DispatchId]:
+def list_suspect(
+    conn: sa.Connection, now: int | None, *, queues: tuple[str, ...], grace_us: int, limit: int
+) -> list[DispatchId]:
+    """Ids of rows that are free and due, or whose claim may be taken over."""
+    clock = sa.literal(now, sa.BigInteger) if now is not None else sa.select(sa.func.al_now(None)).scalar_subquery()
+    table = pending_dispatch
+    free = sa.and_(table.c.claim_token.is_(None), table.c.not_before <= clock)
+    gone = sa.and_(table.c.claimed_until < clock, table.c.suspect_at < clock - grace_us)
+    query = (
+        sa.select(table.c.dispatch_id)
+        .where(table.c.parked_at.is_(None), table.c.queue.in_(queues), sa.or_(free, gone))
+        .order_by(table.c.wake_at)
+        .limit(limit)
+    )
+    return [DispatchId(row[0]) for row in conn.execute(query)]
+
+
+def renew(conn: sa.Connection, now: int | None, pairs: list[tuple[UUID, UUID]], ttl_us: int) -> set[DispatchId]:
     """Extend the claims that are still held by these tokens; in id order, never waiting for a lock (T9)."""
     clock = sa.literal(now, sa.BigInteger) if now is not None else sa.func.al_now(None)
     table = pending_dispatch

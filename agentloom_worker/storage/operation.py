@@ -22,25 +22,26 @@ from agentloom_worker.storage.template import Miss, Statement, Template
 operation = sa.Table(
     "operation",
     metadata,
+    # What never changes after the freeze stands first: an update logs only what follows the first difference.
     sa.Column("operation_id", sa.Uuid, primary_key=True),
-    sa.Column("run_id", sa.Uuid, sa.ForeignKey("run.run_id"), nullable=False),
+    sa.Column("run_id", sa.Uuid, nullable=False),
     sa.Column("node_id", sa.Uuid, nullable=False),
     sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("status", sa.Text, nullable=False),
-    sa.Column("revision", sa.Integer, nullable=False),
     sa.Column("loop_no", sa.Integer, nullable=False),
     sa.Column("capability", sa.Text, nullable=False),
     sa.Column("batch_id", sa.Uuid),
     sa.Column("ordinal", sa.Integer),
     sa.Column("call_id", sa.Uuid),
     sa.Column("model_operation_id", sa.Uuid),
-    sa.Column("attempts_made", sa.Integer, nullable=False),
-    sa.Column("unknown_attempts", sa.Integer, nullable=False),
-    sa.Column("drain_interrupts", sa.Integer, nullable=False),
-    sa.Column("executed", sa.Text),
-    sa.Column("code", sa.Text),
     sa.Column("request_hash", Bytes),
     sa.Column("request", Bytes),
+    sa.Column("revision", sa.Integer, nullable=False),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("attempts_made", sa.SmallInteger, nullable=False),
+    sa.Column("unknown_attempts", sa.SmallInteger, nullable=False),
+    sa.Column("drain_interrupts", sa.SmallInteger, nullable=False),
+    sa.Column("executed", sa.Text),
+    sa.Column("code", sa.Text),
     sa.Column("raw", Bytes),
     sa.Column("raw_blob_id", sa.Uuid, sa.ForeignKey("blob.blob_id")),
     sa.Column("effective", Bytes),
@@ -56,12 +57,12 @@ operation = sa.Table(
 attempt = sa.Table(
     "attempt",
     metadata,
-    sa.Column("operation_id", sa.Uuid, sa.ForeignKey("operation.operation_id"), primary_key=True),
+    sa.Column("operation_id", sa.Uuid, primary_key=True),
     sa.Column("attempt_no", sa.Integer, primary_key=True),
+    sa.Column("epoch", sa.Integer, nullable=False),
+    sa.Column("started_at", Instant, nullable=False),
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("maybe_sent", sa.Boolean, nullable=False),
-    sa.Column("epoch", sa.BigInteger, nullable=False),
-    sa.Column("started_at", Instant, nullable=False),
     sa.Column("ended_at", Instant),
     sa.Column("first_output_at", Instant),
     sa.Column("first_output_kind", sa.Text),
@@ -246,9 +247,7 @@ def write_attempt(before: Attempt | None, after: Attempt) -> list[Statement]:
     kind = first.kind.value if first else None
     display = first.has_display_content if first else None
     if after.state is AttemptState.INTENT:
-        return [
-            ATTEMPT_FIRST_OUTPUT(after.operation_id, after.attempt_no, after.first_output_at, kind, display)
-        ]
+        return [ATTEMPT_FIRST_OUTPUT(after.operation_id, after.attempt_no, after.first_output_at, kind, display)]
     return [
         ATTEMPT_END(
             after.operation_id,
@@ -352,9 +351,7 @@ def _to_attempt(row: Any) -> Attempt:
 
 def load_attempt(conn: sa.Connection, operation_id: UUID, attempt_no: int) -> Attempt | None:
     """One attempt."""
-    query = sa.select(attempt).where(
-        attempt.c.operation_id == operation_id, attempt.c.attempt_no == attempt_no
-    )
+    query = sa.select(attempt).where(attempt.c.operation_id == operation_id, attempt.c.attempt_no == attempt_no)
     row = conn.execute(query).one_or_none()
     return None if row is None else _to_attempt(row)
 

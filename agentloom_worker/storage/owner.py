@@ -81,9 +81,7 @@ def newest_release(conn: sa.Connection, owner_id: UUID) -> ReleaseId | None:
     return ReleaseId(found) if found else None
 
 
-def load_release(
-    conn: sa.Connection, release_id: UUID
-) -> tuple[UUID, bytes, bytes | None, UUID | None] | None:
+def load_release(conn: sa.Connection, release_id: UUID) -> tuple[UUID, bytes, bytes | None, UUID | None] | None:
     """(owner_id, digest, body, blob_id) of a release."""
     query = sa.select(release.c.owner_id, release.c.digest, release.c.body, release.c.blob_id)
     row = conn.execute(query.where(release.c.release_id == release_id)).one_or_none()

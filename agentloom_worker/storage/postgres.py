@@ -86,9 +86,7 @@ class PostgresDriver:
         return engine
 
     def apply(self, statements: Sequence[Statement]) -> Row | None:
-        row: Row | None = self._send(
-            statements, lambda cursor: cursor.fetchone() if cursor.description else None
-        )
+        row: Row | None = self._send(statements, lambda cursor: cursor.fetchone() if cursor.description else None)
         return row
 
     def returning(self, statement: Statement) -> list[Row]:
@@ -129,9 +127,7 @@ class PostgresDriver:
                     pooled.close()
                 else:
                     pooled.invalidate()
-        raise PersistenceUnavailableError(
-            f"PostgreSQL gave no outcome after {COMMIT_RESENDS_MAX} tries ({last})"
-        )
+        raise PersistenceUnavailableError(f"PostgreSQL gave no outcome after {COMMIT_RESENDS_MAX} tries ({last})")
 
     @staticmethod
     def _definite(error: psycopg2.Error) -> bool:

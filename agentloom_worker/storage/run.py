@@ -58,6 +58,7 @@ run = sa.Table(
     sa.Column("loops_reserved", sa.Integer, nullable=False),
     sa.Column("max_loops", sa.Integer, nullable=False),
     sa.Column("deadline_at", Instant, nullable=False),
+    sa.Column("binding", Bytes, nullable=False),
     sa.Column("end_cause", sa.Text),
     sa.Column("end_code", sa.Text),
     sa.Column("end_detail", sa.Text),
@@ -126,7 +127,7 @@ node_task = sa.Table(
 loop_ticket = sa.Table(
     "loop_ticket",
     metadata,
-    sa.Column("run_id", sa.Uuid, sa.ForeignKey("run.run_id"), primary_key=True),
+    sa.Column("run_id", sa.Uuid, primary_key=True),
     sa.Column("loop_no", sa.Integer, primary_key=True),
     sa.Column("operation_id", sa.Uuid, nullable=False),
     sa.Column("state", sa.Text, nullable=False),
@@ -138,7 +139,7 @@ call_batch = sa.Table(
     "call_batch",
     metadata,
     sa.Column("batch_id", sa.Uuid, primary_key=True),
-    sa.Column("run_id", sa.Uuid, sa.ForeignKey("run.run_id"), nullable=False),
+    sa.Column("run_id", sa.Uuid, nullable=False),
     sa.Column("node_id", sa.Uuid, nullable=False),
     sa.Column("model_operation_id", sa.Uuid, nullable=False),
     sa.Column("size", sa.Integer, nullable=False),
@@ -151,11 +152,11 @@ call_batch = sa.Table(
 
 RUN_INSERT = Template(
     "run_insert",
-    "run_id:uuid owner_id:uuid session_id:uuid release_id:uuid max_loops:int deadline_us:int events:int",
+    "run_id:uuid owner_id:uuid session_id:uuid release_id:uuid max_loops:int deadline_us:int events:int binding:bytes",
     "INSERT INTO run (run_id, owner_id, session_id, release_id, status, epoch, event_head, input_head, loops_used,"
-    " loops_reserved, max_loops, deadline_at, cleanup_state, created_at)"
+    " loops_reserved, max_loops, deadline_at, binding, cleanup_state, created_at)"
     " SELECT :run_id, :owner_id, session_id, :release_id, 'queued', 1, :events, input_head, 0, 0, :max_loops,"
-    " {now} + :deadline_us, 'none', {now} FROM session WHERE session_id = :session_id",
+    " {now} + :deadline_us, :binding, 'none', {now} FROM session WHERE session_id = :session_id",
 )
 _FENCE_SET = "UPDATE run SET event_head = event_head + :events"
 RUN_FENCE = Template(
@@ -182,9 +183,10 @@ RUN_START = Template(
 RUN_INPUTS = Template(
     "run_inputs",
     "run_id:uuid input_head:int",
-    "UPDATE run SET input_head = input_head WHERE run_id = :run_id AND input_head = :input_head",
+    "SELECT 1 FROM run WHERE run_id = :run_id AND input_head = :input_head",
     entity="run.input_head",
     miss=Miss.REVISION_CONFLICT,
+    reads=True,
 )
 RUN_END = Template(
     "run_end",
@@ -255,18 +257,10 @@ NODE_MOVE = Template(
     entity="node_task",
     miss=Miss.REVISION_CONFLICT,
 )
-NODE_ASSERT = Template(
-    "node_assert",
-    "node_id:uuid revision:int",
-    "UPDATE node_task SET revision = revision WHERE node_id = :node_id AND revision = :revision",
-    entity="node_task",
-    miss=Miss.REVISION_CONFLICT,
-)
 TICKET_INSERT = Template(
     "ticket_insert",
     "run_id:uuid loop_no:int operation_id:uuid state:text",
-    "INSERT INTO loop_ticket (run_id, loop_no, operation_id, state)"
-    " VALUES (:run_id, :loop_no, :operation_id, :state)",
+    "INSERT INTO loop_ticket (run_id, loop_no, operation_id, state) VALUES (:run_id, :loop_no, :operation_id, :state)",
 )
 TICKET_MOVE = Template(
     "ticket_move",
@@ -318,7 +312,6 @@ TEMPLATES = (
     INVOCATION_SETTLE,
     NODE_INSERT,
     NODE_MOVE,
-    NODE_ASSERT,
     TICKET_INSERT,
     TICKET_MOVE,
     BATCH_INSERT,
@@ -344,11 +337,7 @@ def write_node(before: NodeTask | None, after: NodeTask) -> list[Statement]:
     """Insert, or move by compare-and-set on the revision."""
     body = after.continuation.to_bytes()
     if before is None:
-        return [
-            NODE_INSERT(
-                after.node_id, after.run_id, after.invocation_id, after.role_key, str(after.phase), body
-            )
-        ]
+        return [NODE_INSERT(after.node_id, after.run_id, after.invocation_id, after.role_key, str(after.phase), body)]
     return [NODE_MOVE(after.node_id, before.revision, after.revision, str(after.phase), body)]
 
 
@@ -393,6 +382,7 @@ def _to_run(row: Any) -> Run:
         loops_reserved=row.loops_reserved,
         max_loops=row.max_loops,
         deadline_at=row.deadline_at,
+        binding=bytes(row.binding),
         created_at=row.created_at,
         started_at=row.started_at,
         ended_at=row.ended_at,
@@ -420,16 +410,11 @@ def list_runs(conn: sa.Connection, *, limit: int, live_only: bool, session_id: U
     return [_to_run(row) for row in conn.execute(query)]
 
 
-def load_statuses(
-    conn: sa.Connection, run_ids: list[UUID]
-) -> dict[RunId, tuple[RunStatus, int, EndCause | None]]:
+def load_statuses(conn: sa.Connection, run_ids: list[UUID]) -> dict[RunId, tuple[RunStatus, int, EndCause | None]]:
     """Status, epoch and cause of many runs in one query; the control poll (RULINGS T9)."""
-    query = sa.select(run.c.run_id, run.c.status, run.c.epoch, run.c.end_cause).where(
-        run.c.run_id.in_(run_ids)
-    )
+    query = sa.select(run.c.run_id, run.c.status, run.c.epoch, run.c.end_cause).where(run.c.run_id.in_(run_ids))
     return {
-        RunId(row[0]): (RunStatus(row[1]), row[2], EndCause(row[3]) if row[3] else None)
-        for row in conn.execute(query)
+        RunId(row[0]): (RunStatus(row[1]), row[2], EndCause(row[3]) if row[3] else None) for row in conn.execute(query)
     }
 
 

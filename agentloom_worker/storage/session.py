@@ -112,9 +112,7 @@ def write_input(before: UserInput | None, after: UserInput) -> list[Statement]:
     body = after.body
     return [
         SESSION_NEXT_INPUT(after.session_id),
-        INPUT_INSERT(
-            after.input_id, after.session_id, after.origin_run_id, str(after.kind), body.inline, body.blob_id
-        ),
+        INPUT_INSERT(after.input_id, after.session_id, after.origin_run_id, str(after.kind), body.inline, body.blob_id),
     ]
 
 

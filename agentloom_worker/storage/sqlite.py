@@ -109,7 +109,8 @@ class SqliteDriver:
             template = statement.template
             cursor = connection.execute(template.sqlite, self._bind(statement, now))
             rows = cursor.fetchall() if cursor.description is not None else []
-            if template.miss is not None and cursor.rowcount != 1:
+            met = len(rows) if template.reads else cursor.rowcount
+            if template.miss is not None and met != 1:
                 raise NotAppliedError(_CODES[template.miss], template.entity)
         return rows
 

@@ -129,9 +129,7 @@ class Store:
 
     # -- commits -------------------------------------------------------------------------------------
 
-    def commit(
-        self, commit: RuntimeCommit, process_id: ProcessId | None, ttl_us: int
-    ) -> CommitReceipt | None:
+    def commit(self, commit: RuntimeCommit, process_id: ProcessId | None, ttl_us: int) -> CommitReceipt | None:
         """Apply one RuntimeCommit. Raises NotAppliedError or PersistenceUnavailableError (driver.py)."""
         row = self.driver.apply(build(commit, process_id, ttl_us))
         if row is None:
@@ -195,14 +193,10 @@ class Store:
         solitary: bool,
     ) -> Claim | None:
         """Take a free row, or one whose holder is gone (RULINGS T7, T10); None if it cannot be had."""
-        rows = self.driver.returning(
-            dispatch.CLAIM(dispatch_id, token, process_id, ttl_us, grace_us, solitary)
-        )
+        rows = self.driver.returning(dispatch.CLAIM(dispatch_id, token, process_id, ttl_us, grace_us, solitary))
         return dispatch.to_claim(dispatch_id, token, rows[0]) if rows else None
 
-    def hand_back(
-        self, claim: Claim, *, delay_us: int, failed: bool, failures_max: int, error: str | None
-    ) -> bool:
+    def hand_back(self, claim: Claim, *, delay_us: int, failed: bool, failures_max: int, error: str | None) -> bool:
         """Give a row back before its effect began; True if that parked it."""
         rows = self.driver.returning(
             dispatch.HAND_BACK(claim.dispatch_id, claim.token, delay_us, int(failed), failures_max, error)
@@ -254,6 +248,15 @@ class Store:
             )
             for row in rows
         ]
+
+    def list_suspect(self, queues: tuple[str, ...], grace_us: int, limit: int) -> list[DispatchId]:
+        """Rows of these queues that may be claimed or taken over now."""
+        with self.read() as conn:
+            return dispatch.list_suspect(conn, self.now_argument(), queues=queues, grace_us=grace_us, limit=limit)
+
+    def collect_blobs(self, *, grace_us: int, limit: int) -> int:
+        """Delete unreferenced blobs older than the grace time."""
+        return len(self.driver.returning(blob.BLOB_COLLECT(grace_us, limit)))
 
     def next_wake(self) -> int | None:
         """The earliest `wake_at` of any row that is not parked."""
@@ -356,9 +359,7 @@ class Store:
     def load_view_rows(self, context_id: UUID, *, after_seq: int, revision: int, limit: int) -> list[ViewRow]:
         """A page of records with their effective content."""
         with self.read() as conn:
-            return context.load_view_rows(
-                conn, context_id, after_seq=after_seq, revision=revision, limit=limit
-            )
+            return context.load_view_rows(conn, context_id, after_seq=after_seq, revision=revision, limit=limit)
 
     def load_payload(self, owner_id: UUID, payload: Payload) -> bytes:
         """A body, inline or from its owner's blob."""
@@ -440,9 +441,7 @@ class Store:
         if len(body) > inline_max:
             inline, stored_blob = None, blob_id_of(found, body)
             statements.append(blob.put(stored_blob, found, body, "application/json"))
-        statements.append(
-            owner.RELEASE_PUBLISH(release_id, "agent", agent_id, digest, version, inline, stored_blob)
-        )
+        statements.append(owner.RELEASE_PUBLISH(release_id, "agent", agent_id, digest, version, inline, stored_blob))
         self.driver.apply(statements)
         with self.read() as conn:
             stored = owner.find_release(conn, found, digest)
@@ -461,13 +460,12 @@ class Store:
             if row is None:
                 return None
             owner_id, digest, body, blob_id = row
-            assert body is not None or blob_id is not None, f"release {release_id} has no body"
-            content = bytes(body) if body is not None else self._blob(conn, owner_id, blob_id)
-            return FrozenBody(ReleaseId(release_id), OwnerId(owner_id), bytes(digest), content)
+            if body is None:
+                assert blob_id is not None, f"release {release_id} has no body"
+                body = self._blob(conn, owner_id, blob_id)
+            return FrozenBody(ReleaseId(release_id), OwnerId(owner_id), bytes(digest), bytes(body))
 
-    def list_runs(
-        self, *, limit: int = 100, live_only: bool = False, session_id: UUID | None = None
-    ) -> list[Run]:
+    def list_runs(self, *, limit: int = 100, live_only: bool = False, session_id: UUID | None = None) -> list[Run]:
         """Runs, newest first."""
         with self.read() as conn:
             return run.list_runs(conn, limit=limit, live_only=live_only, session_id=session_id)

@@ -27,7 +27,7 @@ class Template:
 
     `{lock}` and `{skip}` are row locks, which SQLite's single writer does not need.
     `parameters` is "name:type name:type …" with the types uuid, text, bytes, int, bool. `returns` marks a
-    query whose single row the batch hands back.
+    query whose single row the batch hands back, `reads` a SELECT that asserts its row without writing one.
     """
 
     name: str
@@ -36,6 +36,7 @@ class Template:
     entity: str = ""
     miss: Miss | None = None
     returns: bool = False
+    reads: bool = False
 
     def __post_init__(self) -> None:
         pairs = [pair.split(":") for pair in self.parameters.split()]
@@ -53,7 +54,9 @@ class Template:
         object.__setattr__(self, "needs_now", NOW in index)
         postgres = text.replace("{now}", "al_now(:now)")
         postgres = postgres.replace("{lock}", "FOR NO KEY UPDATE").replace("{skip}", "SKIP LOCKED")
-        if self.miss is not None:
+        if self.miss is not None and self.reads:
+            postgres = f"SELECT al_assert(EXISTS({postgres}), '{self.miss.value}', '{self.miss.name}', '{self.entity}')"
+        elif self.miss is not None:
             postgres = (
                 f"WITH u AS ({postgres} RETURNING 1) SELECT al_assert((SELECT count(*) FROM u) = 1,"
                 f" '{self.miss.value}', '{self.miss.name}', '{self.entity}')"

@@ -108,9 +108,7 @@ class RetriesDocument(_Document):
 class LimitsDocument(_Document):
     """What one run may use."""
 
-    max_loops: int = Field(
-        default=LOOPS_MAX, ge=1, le=1_000_000, description="Model loops of the whole run tree."
-    )
+    max_loops: int = Field(default=LOOPS_MAX, ge=1, le=1_000_000, description="Model loops of the whole run tree.")
     deadline_s: int = Field(
         default=int(RUN_DEADLINE_S),
         ge=1,
@@ -139,9 +137,7 @@ class ModelDocument(_Document):
 
     protocol: Protocol = Field(description="`scripted` runs in-process, for simulations and benchmarks.")
     profile: Slug = Field(default="generic", description="What is known about the provider's dialect.")
-    base_url: str = Field(
-        min_length=1, max_length=2048, description="An http(s) URL; `script:NAME` if scripted."
-    )
+    base_url: str = Field(min_length=1, max_length=2048, description="An http(s) URL; `script:NAME` if scripted.")
     model: str = Field(min_length=1, max_length=256, description="The provider's id of the model.")
     context_window_tokens: Tokens = Field(description="The model's window W. It is never guessed.")
     max_output_tokens: Tokens | None = Field(
@@ -172,12 +168,8 @@ class ToolDocument(_Document):
 
     kind: Literal["python"] = Field(description="Who answers the call.")
     handler: Handler = Field(description="`package.module:function` or the name of an entry point.")
-    name: ModelName | None = Field(
-        default=None, description="The name that the model sees; the key if absent."
-    )
-    description: str | None = Field(
-        default=None, description="What the model is told; else the handler's words."
-    )
+    name: ModelName | None = Field(default=None, description="The name that the model sees; the key if absent.")
+    description: str | None = Field(default=None, description="What the model is told; else the handler's words.")
     input_schema: JsonObject | None = Field(default=None, description="JSON Schema of the arguments.")
     output_schema: JsonObject | None = Field(default=None, description="JSON Schema of the result.")
     effect: EffectName = Field(description="What a call may change outside.")
@@ -194,9 +186,7 @@ class ContextDocument(_Document):
     safety_margin_tokens: int | None = Field(
         default=None, ge=0, le=1_000_000_000, description="Kept free; max(256, 1 % of the window) if absent."
     )
-    trigger_ratio: Ratio = Field(
-        default="0.80", description="Share of the input budget, as decimal text in quotes."
-    )
+    trigger_ratio: Ratio = Field(default="0.80", description="Share of the input budget, as decimal text in quotes.")
     estimator: EstimatorName = Field(default="utf8-envelope-v1", description="How tokens are counted.")
 
 

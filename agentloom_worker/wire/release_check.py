@@ -166,9 +166,7 @@ def _tool_name_problems(tools: Mapping[str, Mapping[str, object]]) -> Iterator[P
             first_key_of[name] = key
 
 
-def _model_problems(
-    path: Path, model: Mapping[str, object], known_profiles: Collection[str]
-) -> Iterator[Problem]:
+def _model_problems(path: Path, model: Mapping[str, object], known_profiles: Collection[str]) -> Iterator[Problem]:
     profile = model.get("profile")
     if isinstance(profile, str) and profile not in known_profiles:
         known = ", ".join(sorted(known_profiles))
@@ -203,9 +201,7 @@ def _address_trouble(protocol: object, base_url: str) -> str | None:
     return None
 
 
-def _budget_problems(
-    tree: Mapping[str, object], models: Mapping[str, Mapping[str, object]]
-) -> Iterator[Problem]:
+def _budget_problems(tree: Mapping[str, object], models: Mapping[str, Mapping[str, object]]) -> Iterator[Problem]:
     """B = W - O - S must be above 0 (seed 000, section 7), with the defaults of `domain.budget`.
 
     The formula stands here a second time because this floor lies below it; a test compares the two.

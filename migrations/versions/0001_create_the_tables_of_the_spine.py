@@ -29,6 +29,125 @@ def upgrade() -> None:
             """
         )
     op.create_table(
+        "attempt",
+        sa.Column("operation_id", sa.Uuid(), nullable=False),
+        sa.Column("attempt_no", sa.Integer(), nullable=False),
+        sa.Column("epoch", sa.Integer(), nullable=False),
+        sa.Column("started_at", sa.BigInteger(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("maybe_sent", sa.Boolean(), nullable=False),
+        sa.Column("ended_at", sa.BigInteger(), nullable=True),
+        sa.Column("first_output_at", sa.BigInteger(), nullable=True),
+        sa.Column("first_output_kind", sa.Text(), nullable=True),
+        sa.Column("first_output_display", sa.Boolean(), nullable=True),
+        sa.Column("http_status", sa.Integer(), nullable=True),
+        sa.Column("code", sa.Text(), nullable=True),
+        sa.Column("category", sa.Text(), nullable=True),
+        sa.Column("reason", sa.Text(), nullable=True),
+        sa.Column("detail", sa.Text(), nullable=True),
+        sa.Column("partial", sa.LargeBinary(), nullable=True),
+        sa.Column("late_ref", sa.LargeBinary(), nullable=True),
+        sa.Column("late_at", sa.BigInteger(), nullable=True),
+        sa.CheckConstraint(
+            "category IN ('validation', 'permission', 'not_found', 'conflict', 'business', 'protocol', 'transport', 'rate_limit', 'timeout', 'limit', 'denied', 'environment', 'persistence', 'cancelled', 'unknown')",
+            name=op.f("attempt_category_check"),
+        ),
+        sa.CheckConstraint(
+            "first_output_kind IN ('text', 'reasoning', 'tool_name', 'tool_arguments', 'complete_frame')",
+            name=op.f("attempt_first_output_kind_check"),
+        ),
+        sa.CheckConstraint(
+            "state IN ('intent', 'complete', 'failed', 'cancelled', 'unknown')",
+            name=op.f("attempt_state_check"),
+        ),
+        sa.PrimaryKeyConstraint("operation_id", "attempt_no", name=op.f("attempt_pkey")),
+        postgresql_with={"fillfactor": 70},
+    )
+    op.create_table(
+        "call_batch",
+        sa.Column("batch_id", sa.Uuid(), nullable=False),
+        sa.Column("run_id", sa.Uuid(), nullable=False),
+        sa.Column("node_id", sa.Uuid(), nullable=False),
+        sa.Column("model_operation_id", sa.Uuid(), nullable=False),
+        sa.Column("size", sa.Integer(), nullable=False),
+        sa.Column("settled", sa.Integer(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.CheckConstraint("state IN ('open', 'delivered')", name=op.f("call_batch_state_check")),
+        sa.CheckConstraint("settled >= 0 AND settled <= size", name=op.f("call_batch_settled_check")),
+        sa.PrimaryKeyConstraint("batch_id", name=op.f("call_batch_pkey")),
+        postgresql_with={"fillfactor": 70},
+    )
+    op.create_table(
+        "context_record",
+        sa.Column("context_id", sa.Uuid(), nullable=False),
+        sa.Column("context_seq", sa.BigInteger(), nullable=False),
+        sa.Column("record_id", sa.Uuid(), nullable=False),
+        sa.Column("run_id", sa.Uuid(), nullable=False),
+        sa.Column("role", sa.Text(), nullable=False),
+        sa.Column("message_kind", sa.Text(), nullable=False),
+        sa.Column("raw_ref", sa.Text(), nullable=False),
+        sa.Column("logical_result_key", sa.Text(), nullable=False),
+        sa.Column("operation_id", sa.Uuid(), nullable=True),
+        sa.Column("call_id", sa.Uuid(), nullable=True),
+        sa.Column("origin_input_id", sa.Uuid(), nullable=True),
+        sa.Column("release_id", sa.Uuid(), nullable=True),
+        sa.Column("prompt_slot", sa.Text(), nullable=True),
+        sa.Column("message_index", sa.BigInteger(), nullable=True),
+        sa.Column("window_id", sa.Text(), nullable=True),
+        sa.Column("input_run_id", sa.Uuid(), nullable=True),
+        sa.CheckConstraint(
+            "message_kind IN ('prompt', 'user_ref', 'assistant', 'tool_result')",
+            name=op.f("context_record_message_kind_check"),
+        ),
+        sa.CheckConstraint("raw_ref IN ('prompt', 'input', 'operation')", name=op.f("context_record_raw_ref_check")),
+        sa.CheckConstraint("role IN ('system', 'user', 'assistant', 'tool')", name=op.f("context_record_role_check")),
+        sa.PrimaryKeyConstraint("context_id", "context_seq", name=op.f("context_record_pkey")),
+    )
+    op.create_index(
+        "context_record_input_key",
+        "context_record",
+        ["context_id", "origin_input_id", "message_kind"],
+        unique=True,
+        postgresql_where=sa.text("origin_input_id IS NOT NULL AND operation_id IS NULL"),
+        sqlite_where=sa.text("origin_input_id IS NOT NULL AND operation_id IS NULL"),
+    )
+    op.create_index(
+        "context_record_prompt_key",
+        "context_record",
+        ["context_id", "release_id", "prompt_slot"],
+        unique=True,
+        postgresql_where=sa.text("prompt_slot IS NOT NULL"),
+        sqlite_where=sa.text("prompt_slot IS NOT NULL"),
+    )
+    op.create_index(
+        "context_record_result_key",
+        "context_record",
+        ["operation_id", "message_kind", "logical_result_key"],
+        unique=True,
+        postgresql_where=sa.text("operation_id IS NOT NULL"),
+        sqlite_where=sa.text("operation_id IS NOT NULL"),
+    )
+    op.create_table(
+        "effective_revision",
+        sa.Column("context_id", sa.Uuid(), nullable=False),
+        sa.Column("revision", sa.BigInteger(), nullable=False),
+        sa.Column("record_watermark", sa.BigInteger(), nullable=False),
+        sa.Column("manifest_hash", sa.LargeBinary(), nullable=False),
+        sa.Column("commit_ref", sa.Text(), nullable=False),
+        sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("context_id", "revision", name=op.f("effective_revision_pkey")),
+    )
+    op.create_table(
+        "loop_ticket",
+        sa.Column("run_id", sa.Uuid(), nullable=False),
+        sa.Column("loop_no", sa.Integer(), nullable=False),
+        sa.Column("operation_id", sa.Uuid(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.CheckConstraint("state IN ('reserved', 'consumed', 'released')", name=op.f("loop_ticket_state_check")),
+        sa.PrimaryKeyConstraint("run_id", "loop_no", name=op.f("loop_ticket_pkey")),
+        postgresql_with={"fillfactor": 70},
+    )
+    op.create_table(
         "owner",
         sa.Column("owner_id", sa.Uuid(), nullable=False),
         sa.Column("kind", sa.Text(), nullable=False),
@@ -89,6 +208,15 @@ def upgrade() -> None:
         sqlite_where=sa.text("parked_at IS NULL"),
     )
     op.create_table(
+        "run_event",
+        sa.Column("run_id", sa.Uuid(), nullable=False),
+        sa.Column("run_seq", sa.BigInteger(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("fields", sa.LargeBinary(), nullable=False),
+        sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("run_id", "run_seq", name=op.f("run_event_pkey")),
+    )
+    op.create_table(
         "scope_commit",
         sa.Column("scope_id", sa.Uuid(), nullable=False),
         sa.Column("key", sa.LargeBinary(), nullable=False),
@@ -137,6 +265,65 @@ def upgrade() -> None:
         postgresql_with={"fillfactor": 70},
     )
     op.create_table(
+        "effective_entry",
+        sa.Column("context_id", sa.Uuid(), nullable=False),
+        sa.Column("context_seq", sa.BigInteger(), nullable=False),
+        sa.Column("revision", sa.BigInteger(), nullable=False),
+        sa.Column("raw_ref", sa.Text(), nullable=False),
+        sa.Column("effective_ref", sa.Text(), nullable=True),
+        sa.Column("effective_blob_id", sa.Uuid(), nullable=True),
+        sa.Column("effective_hash", sa.LargeBinary(), nullable=False),
+        sa.Column("tokens", sa.BigInteger(), nullable=False),
+        sa.Column("estimator", sa.Text(), nullable=False),
+        sa.Column("source_refs", sa.LargeBinary(), nullable=False),
+        sa.Column("visible_fields", sa.LargeBinary(), nullable=False),
+        sa.Column("dependency_refs", sa.LargeBinary(), nullable=False),
+        sa.CheckConstraint("raw_ref IN ('prompt', 'input', 'operation')", name=op.f("effective_entry_raw_ref_check")),
+        sa.ForeignKeyConstraint(
+            ["effective_blob_id"], ["blob.blob_id"], name=op.f("effective_entry_effective_blob_id_fkey")
+        ),
+        sa.PrimaryKeyConstraint("context_id", "context_seq", "revision", name=op.f("effective_entry_pkey")),
+    )
+    op.create_table(
+        "operation",
+        sa.Column("operation_id", sa.Uuid(), nullable=False),
+        sa.Column("run_id", sa.Uuid(), nullable=False),
+        sa.Column("node_id", sa.Uuid(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("loop_no", sa.Integer(), nullable=False),
+        sa.Column("capability", sa.Text(), nullable=False),
+        sa.Column("batch_id", sa.Uuid(), nullable=True),
+        sa.Column("ordinal", sa.Integer(), nullable=True),
+        sa.Column("call_id", sa.Uuid(), nullable=True),
+        sa.Column("model_operation_id", sa.Uuid(), nullable=True),
+        sa.Column("request_hash", sa.LargeBinary(), nullable=True),
+        sa.Column("request", sa.LargeBinary(), nullable=True),
+        sa.Column("revision", sa.Integer(), nullable=False),
+        sa.Column("status", sa.Text(), nullable=False),
+        sa.Column("attempts_made", sa.SmallInteger(), nullable=False),
+        sa.Column("unknown_attempts", sa.SmallInteger(), nullable=False),
+        sa.Column("drain_interrupts", sa.SmallInteger(), nullable=False),
+        sa.Column("executed", sa.Text(), nullable=True),
+        sa.Column("code", sa.Text(), nullable=True),
+        sa.Column("raw", sa.LargeBinary(), nullable=True),
+        sa.Column("raw_blob_id", sa.Uuid(), nullable=True),
+        sa.Column("effective", sa.LargeBinary(), nullable=True),
+        sa.Column("effective_blob_id", sa.Uuid(), nullable=True),
+        sa.CheckConstraint(
+            "executed IN ('not_executed', 'executed', 'unknown')", name=op.f("operation_executed_check")
+        ),
+        sa.CheckConstraint("kind IN ('model', 'tool', 'internal')", name=op.f("operation_kind_check")),
+        sa.CheckConstraint(
+            "status IN ('prepared', 'attempting', 'completed', 'failed', 'cancelled', 'unknown')",
+            name=op.f("operation_status_check"),
+        ),
+        sa.ForeignKeyConstraint(["effective_blob_id"], ["blob.blob_id"], name=op.f("operation_effective_blob_id_fkey")),
+        sa.ForeignKeyConstraint(["raw_blob_id"], ["blob.blob_id"], name=op.f("operation_raw_blob_id_fkey")),
+        sa.PrimaryKeyConstraint("operation_id", name=op.f("operation_pkey")),
+        postgresql_with={"fillfactor": 70},
+    )
+    op.create_index("operation_run_ix", "operation", ["run_id", "batch_id"], unique=False)
+    op.create_table(
         "release",
         sa.Column("release_id", sa.Uuid(), nullable=False),
         sa.Column("owner_id", sa.Uuid(), nullable=False),
@@ -166,6 +353,7 @@ def upgrade() -> None:
         sa.Column("loops_reserved", sa.Integer(), nullable=False),
         sa.Column("max_loops", sa.Integer(), nullable=False),
         sa.Column("deadline_at", sa.BigInteger(), nullable=False),
+        sa.Column("binding", sa.LargeBinary(), nullable=False),
         sa.Column("end_cause", sa.Text(), nullable=True),
         sa.Column("end_code", sa.Text(), nullable=True),
         sa.Column("end_detail", sa.Text(), nullable=True),
@@ -213,9 +401,7 @@ def upgrade() -> None:
         sa.CheckConstraint("kind IN ('question')", name=op.f("user_input_kind_check")),
         sa.CheckConstraint("(body IS NULL) <> (blob_id IS NULL)", name=op.f("user_input_one_body_check")),
         sa.ForeignKeyConstraint(["blob_id"], ["blob.blob_id"], name=op.f("user_input_blob_id_fkey")),
-        sa.ForeignKeyConstraint(
-            ["session_id"], ["session.session_id"], name=op.f("user_input_session_id_fkey")
-        ),
+        sa.ForeignKeyConstraint(["session_id"], ["session.session_id"], name=op.f("user_input_session_id_fkey")),
         sa.PrimaryKeyConstraint("input_id", name=op.f("user_input_pkey")),
         sa.UniqueConstraint("session_id", "input_seq", name=op.f("user_input_session_id_input_seq_key")),
     )
@@ -233,21 +419,6 @@ def upgrade() -> None:
         sa.UniqueConstraint("run_id", "binding_key", name=op.f("agent_invocation_run_id_binding_key_key")),
     )
     op.create_table(
-        "call_batch",
-        sa.Column("batch_id", sa.Uuid(), nullable=False),
-        sa.Column("run_id", sa.Uuid(), nullable=False),
-        sa.Column("node_id", sa.Uuid(), nullable=False),
-        sa.Column("model_operation_id", sa.Uuid(), nullable=False),
-        sa.Column("size", sa.Integer(), nullable=False),
-        sa.Column("settled", sa.Integer(), nullable=False),
-        sa.Column("state", sa.Text(), nullable=False),
-        sa.CheckConstraint("state IN ('open', 'delivered')", name=op.f("call_batch_state_check")),
-        sa.CheckConstraint("settled >= 0 AND settled <= size", name=op.f("call_batch_settled_check")),
-        sa.ForeignKeyConstraint(["run_id"], ["run.run_id"], name=op.f("call_batch_run_id_fkey")),
-        sa.PrimaryKeyConstraint("batch_id", name=op.f("call_batch_pkey")),
-        postgresql_with={"fillfactor": 70},
-    )
-    op.create_table(
         "graph_execution",
         sa.Column("graph_id", sa.Uuid(), nullable=False),
         sa.Column("run_id", sa.Uuid(), nullable=False),
@@ -257,19 +428,6 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["run_id"], ["run.run_id"], name=op.f("graph_execution_run_id_fkey")),
         sa.PrimaryKeyConstraint("graph_id", name=op.f("graph_execution_pkey")),
         sa.UniqueConstraint("run_id", name=op.f("graph_execution_run_id_key")),
-    )
-    op.create_table(
-        "loop_ticket",
-        sa.Column("run_id", sa.Uuid(), nullable=False),
-        sa.Column("loop_no", sa.Integer(), nullable=False),
-        sa.Column("operation_id", sa.Uuid(), nullable=False),
-        sa.Column("state", sa.Text(), nullable=False),
-        sa.CheckConstraint(
-            "state IN ('reserved', 'consumed', 'released')", name=op.f("loop_ticket_state_check")
-        ),
-        sa.ForeignKeyConstraint(["run_id"], ["run.run_id"], name=op.f("loop_ticket_run_id_fkey")),
-        sa.PrimaryKeyConstraint("run_id", "loop_no", name=op.f("loop_ticket_pkey")),
-        postgresql_with={"fillfactor": 70},
     )
     op.create_table(
         "node_task",
@@ -290,48 +448,6 @@ def upgrade() -> None:
     )
     op.create_index("node_task_run_ix", "node_task", ["run_id"], unique=False)
     op.create_table(
-        "operation",
-        sa.Column("operation_id", sa.Uuid(), nullable=False),
-        sa.Column("run_id", sa.Uuid(), nullable=False),
-        sa.Column("node_id", sa.Uuid(), nullable=False),
-        sa.Column("kind", sa.Text(), nullable=False),
-        sa.Column("status", sa.Text(), nullable=False),
-        sa.Column("revision", sa.Integer(), nullable=False),
-        sa.Column("loop_no", sa.Integer(), nullable=False),
-        sa.Column("capability", sa.Text(), nullable=False),
-        sa.Column("batch_id", sa.Uuid(), nullable=True),
-        sa.Column("ordinal", sa.Integer(), nullable=True),
-        sa.Column("call_id", sa.Uuid(), nullable=True),
-        sa.Column("model_operation_id", sa.Uuid(), nullable=True),
-        sa.Column("attempts_made", sa.Integer(), nullable=False),
-        sa.Column("unknown_attempts", sa.Integer(), nullable=False),
-        sa.Column("drain_interrupts", sa.Integer(), nullable=False),
-        sa.Column("executed", sa.Text(), nullable=True),
-        sa.Column("code", sa.Text(), nullable=True),
-        sa.Column("request_hash", sa.LargeBinary(), nullable=True),
-        sa.Column("request", sa.LargeBinary(), nullable=True),
-        sa.Column("raw", sa.LargeBinary(), nullable=True),
-        sa.Column("raw_blob_id", sa.Uuid(), nullable=True),
-        sa.Column("effective", sa.LargeBinary(), nullable=True),
-        sa.Column("effective_blob_id", sa.Uuid(), nullable=True),
-        sa.CheckConstraint(
-            "executed IN ('not_executed', 'executed', 'unknown')", name=op.f("operation_executed_check")
-        ),
-        sa.CheckConstraint("kind IN ('model', 'tool', 'internal')", name=op.f("operation_kind_check")),
-        sa.CheckConstraint(
-            "status IN ('prepared', 'attempting', 'completed', 'failed', 'cancelled', 'unknown')",
-            name=op.f("operation_status_check"),
-        ),
-        sa.ForeignKeyConstraint(
-            ["effective_blob_id"], ["blob.blob_id"], name=op.f("operation_effective_blob_id_fkey")
-        ),
-        sa.ForeignKeyConstraint(["raw_blob_id"], ["blob.blob_id"], name=op.f("operation_raw_blob_id_fkey")),
-        sa.ForeignKeyConstraint(["run_id"], ["run.run_id"], name=op.f("operation_run_id_fkey")),
-        sa.PrimaryKeyConstraint("operation_id", name=op.f("operation_pkey")),
-        postgresql_with={"fillfactor": 70},
-    )
-    op.create_index("operation_run_ix", "operation", ["run_id", "batch_id"], unique=False)
-    op.create_table(
         "role_context",
         sa.Column("context_id", sa.Uuid(), nullable=False),
         sa.Column("run_id", sa.Uuid(), nullable=False),
@@ -349,16 +465,6 @@ def upgrade() -> None:
         postgresql_with={"fillfactor": 70},
     )
     op.create_table(
-        "run_event",
-        sa.Column("run_id", sa.Uuid(), nullable=False),
-        sa.Column("run_seq", sa.BigInteger(), nullable=False),
-        sa.Column("kind", sa.Text(), nullable=False),
-        sa.Column("fields", sa.LargeBinary(), nullable=False),
-        sa.Column("created_at", sa.BigInteger(), nullable=False),
-        sa.ForeignKeyConstraint(["run_id"], ["run.run_id"], name=op.f("run_event_run_id_fkey")),
-        sa.PrimaryKeyConstraint("run_id", "run_seq", name=op.f("run_event_pkey")),
-    )
-    op.create_table(
         "user_input_delivery",
         sa.Column("delivery_id", sa.Uuid(), nullable=False),
         sa.Column("input_id", sa.Uuid(), nullable=False),
@@ -374,9 +480,7 @@ def upgrade() -> None:
         sa.CheckConstraint(
             "state IN ('pending', 'claimed', 'delivered')", name=op.f("user_input_delivery_state_check")
         ),
-        sa.ForeignKeyConstraint(
-            ["input_id"], ["user_input.input_id"], name=op.f("user_input_delivery_input_id_fkey")
-        ),
+        sa.ForeignKeyConstraint(["input_id"], ["user_input.input_id"], name=op.f("user_input_delivery_input_id_fkey")),
         sa.PrimaryKeyConstraint("delivery_id", name=op.f("user_input_delivery_pkey")),
         postgresql_with={"fillfactor": 70},
     )
@@ -389,145 +493,49 @@ def upgrade() -> None:
         sqlite_where=sa.text("operation_id IS NOT NULL"),
     )
     op.create_index("user_input_delivery_target_ix", "user_input_delivery", ["target_run_id"], unique=False)
-    op.create_table(
-        "attempt",
-        sa.Column("operation_id", sa.Uuid(), nullable=False),
-        sa.Column("attempt_no", sa.Integer(), nullable=False),
-        sa.Column("state", sa.Text(), nullable=False),
-        sa.Column("maybe_sent", sa.Boolean(), nullable=False),
-        sa.Column("epoch", sa.BigInteger(), nullable=False),
-        sa.Column("started_at", sa.BigInteger(), nullable=False),
-        sa.Column("ended_at", sa.BigInteger(), nullable=True),
-        sa.Column("first_output_at", sa.BigInteger(), nullable=True),
-        sa.Column("first_output_kind", sa.Text(), nullable=True),
-        sa.Column("first_output_display", sa.Boolean(), nullable=True),
-        sa.Column("http_status", sa.Integer(), nullable=True),
-        sa.Column("code", sa.Text(), nullable=True),
-        sa.Column("category", sa.Text(), nullable=True),
-        sa.Column("reason", sa.Text(), nullable=True),
-        sa.Column("detail", sa.Text(), nullable=True),
-        sa.Column("partial", sa.LargeBinary(), nullable=True),
-        sa.Column("late_ref", sa.LargeBinary(), nullable=True),
-        sa.Column("late_at", sa.BigInteger(), nullable=True),
-        sa.CheckConstraint(
-            "category IN ('validation', 'permission', 'not_found', 'conflict', 'business', 'protocol', 'transport', 'rate_limit', 'timeout', 'limit', 'denied', 'environment', 'persistence', 'cancelled', 'unknown')",
-            name=op.f("attempt_category_check"),
-        ),
-        sa.CheckConstraint(
-            "first_output_kind IN ('text', 'reasoning', 'tool_name', 'tool_arguments', 'complete_frame')",
-            name=op.f("attempt_first_output_kind_check"),
-        ),
-        sa.CheckConstraint(
-            "state IN ('intent', 'complete', 'failed', 'cancelled', 'unknown')",
-            name=op.f("attempt_state_check"),
-        ),
-        sa.ForeignKeyConstraint(
-            ["operation_id"], ["operation.operation_id"], name=op.f("attempt_operation_id_fkey")
-        ),
-        sa.PrimaryKeyConstraint("operation_id", "attempt_no", name=op.f("attempt_pkey")),
-        postgresql_with={"fillfactor": 70},
-    )
-    op.create_table(
-        "context_record",
-        sa.Column("context_id", sa.Uuid(), nullable=False),
-        sa.Column("context_seq", sa.BigInteger(), nullable=False),
-        sa.Column("record_id", sa.Uuid(), nullable=False),
-        sa.Column("run_id", sa.Uuid(), nullable=False),
-        sa.Column("role", sa.Text(), nullable=False),
-        sa.Column("message_kind", sa.Text(), nullable=False),
-        sa.Column("raw_ref", sa.Text(), nullable=False),
-        sa.Column("logical_result_key", sa.Text(), nullable=False),
-        sa.Column("operation_id", sa.Uuid(), nullable=True),
-        sa.Column("call_id", sa.Uuid(), nullable=True),
-        sa.Column("origin_input_id", sa.Uuid(), nullable=True),
-        sa.Column("release_id", sa.Uuid(), nullable=True),
-        sa.Column("prompt_slot", sa.Text(), nullable=True),
-        sa.Column("message_index", sa.BigInteger(), nullable=True),
-        sa.Column("window_id", sa.Text(), nullable=True),
-        sa.Column("input_run_id", sa.Uuid(), nullable=True),
-        sa.CheckConstraint(
-            "message_kind IN ('prompt', 'user_ref', 'assistant', 'tool_result')",
-            name=op.f("context_record_message_kind_check"),
-        ),
-        sa.CheckConstraint(
-            "raw_ref IN ('prompt', 'input', 'operation')", name=op.f("context_record_raw_ref_check")
-        ),
-        sa.CheckConstraint(
-            "role IN ('system', 'user', 'assistant', 'tool')", name=op.f("context_record_role_check")
-        ),
-        sa.ForeignKeyConstraint(
-            ["context_id"], ["role_context.context_id"], name=op.f("context_record_context_id_fkey")
-        ),
-        sa.PrimaryKeyConstraint("context_id", "context_seq", name=op.f("context_record_pkey")),
-    )
-    op.create_index(
-        "context_record_input_key",
-        "context_record",
-        ["context_id", "origin_input_id", "message_kind"],
-        unique=True,
-        postgresql_where=sa.text("origin_input_id IS NOT NULL AND operation_id IS NULL"),
-        sqlite_where=sa.text("origin_input_id IS NOT NULL AND operation_id IS NULL"),
-    )
-    op.create_index(
-        "context_record_prompt_key",
-        "context_record",
-        ["context_id", "release_id", "prompt_slot"],
-        unique=True,
-        postgresql_where=sa.text("prompt_slot IS NOT NULL"),
-        sqlite_where=sa.text("prompt_slot IS NOT NULL"),
-    )
-    op.create_index(
-        "context_record_result_key",
-        "context_record",
-        ["operation_id", "message_kind", "logical_result_key"],
-        unique=True,
-        postgresql_where=sa.text("operation_id IS NOT NULL"),
-        sqlite_where=sa.text("operation_id IS NOT NULL"),
-    )
-    op.create_table(
-        "effective_revision",
-        sa.Column("context_id", sa.Uuid(), nullable=False),
-        sa.Column("revision", sa.BigInteger(), nullable=False),
-        sa.Column("record_watermark", sa.BigInteger(), nullable=False),
-        sa.Column("manifest_hash", sa.LargeBinary(), nullable=False),
-        sa.Column("commit_ref", sa.Text(), nullable=False),
-        sa.Column("created_at", sa.BigInteger(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["context_id"], ["role_context.context_id"], name=op.f("effective_revision_context_id_fkey")
-        ),
-        sa.PrimaryKeyConstraint("context_id", "revision", name=op.f("effective_revision_pkey")),
-    )
-    op.create_table(
-        "effective_entry",
-        sa.Column("context_id", sa.Uuid(), nullable=False),
-        sa.Column("context_seq", sa.BigInteger(), nullable=False),
-        sa.Column("revision", sa.BigInteger(), nullable=False),
-        sa.Column("raw_ref", sa.Text(), nullable=False),
-        sa.Column("effective_ref", sa.Text(), nullable=True),
-        sa.Column("effective_blob_id", sa.Uuid(), nullable=True),
-        sa.Column("effective_hash", sa.LargeBinary(), nullable=False),
-        sa.Column("tokens", sa.BigInteger(), nullable=False),
-        sa.Column("estimator", sa.Text(), nullable=False),
-        sa.Column("source_refs", sa.LargeBinary(), nullable=False),
-        sa.Column("visible_fields", sa.LargeBinary(), nullable=False),
-        sa.Column("dependency_refs", sa.LargeBinary(), nullable=False),
-        sa.CheckConstraint(
-            "raw_ref IN ('prompt', 'input', 'operation')", name=op.f("effective_entry_raw_ref_check")
-        ),
-        sa.ForeignKeyConstraint(
-            ["context_id", "context_seq"],
-            ["context_record.context_id", "context_record.context_seq"],
-            name=op.f("effective_entry_context_id_context_seq_fkey"),
-        ),
-        sa.ForeignKeyConstraint(
-            ["effective_blob_id"], ["blob.blob_id"], name=op.f("effective_entry_effective_blob_id_fkey")
-        ),
-        sa.PrimaryKeyConstraint("context_id", "context_seq", "revision", name=op.f("effective_entry_pkey")),
-    )
 
 
 def downgrade() -> None:
+    op.drop_index("user_input_delivery_target_ix", table_name="user_input_delivery")
+    op.drop_index(
+        "user_input_delivery_claim_key",
+        table_name="user_input_delivery",
+        postgresql_where=sa.text("operation_id IS NOT NULL"),
+        sqlite_where=sa.text("operation_id IS NOT NULL"),
+    )
+    op.drop_table("user_input_delivery")
+    op.drop_table("role_context")
+    op.drop_index("node_task_run_ix", table_name="node_task")
+    op.drop_table("node_task")
+    op.drop_table("graph_execution")
+    op.drop_table("agent_invocation")
+    op.drop_table("user_input")
+    op.drop_index("run_session_ix", table_name="run")
+    op.drop_index(
+        "run_live_session_key",
+        table_name="run",
+        postgresql_where=sa.text("status IN ('queued', 'running', 'stopping')"),
+        sqlite_where=sa.text("status IN ('queued', 'running', 'stopping')"),
+    )
+    op.drop_table("run")
+    op.drop_table("release")
+    op.drop_index("operation_run_ix", table_name="operation")
+    op.drop_table("operation")
     op.drop_table("effective_entry")
+    op.drop_table("session")
+    op.drop_table("blob")
+    op.drop_table("worker_process")
+    op.drop_table("scope_commit")
+    op.drop_table("run_event")
+    op.drop_index(
+        "pending_dispatch_wake_ix",
+        table_name="pending_dispatch",
+        postgresql_where=sa.text("parked_at IS NULL"),
+        sqlite_where=sa.text("parked_at IS NULL"),
+    )
+    op.drop_table("pending_dispatch")
+    op.drop_table("owner")
+    op.drop_table("loop_ticket")
     op.drop_table("effective_revision")
     op.drop_index(
         "context_record_result_key",
@@ -548,44 +556,5 @@ def downgrade() -> None:
         sqlite_where=sa.text("origin_input_id IS NOT NULL AND operation_id IS NULL"),
     )
     op.drop_table("context_record")
-    op.drop_table("attempt")
-    op.drop_index("user_input_delivery_target_ix", table_name="user_input_delivery")
-    op.drop_index(
-        "user_input_delivery_claim_key",
-        table_name="user_input_delivery",
-        postgresql_where=sa.text("operation_id IS NOT NULL"),
-        sqlite_where=sa.text("operation_id IS NOT NULL"),
-    )
-    op.drop_table("user_input_delivery")
-    op.drop_table("run_event")
-    op.drop_table("role_context")
-    op.drop_index("operation_run_ix", table_name="operation")
-    op.drop_table("operation")
-    op.drop_index("node_task_run_ix", table_name="node_task")
-    op.drop_table("node_task")
-    op.drop_table("loop_ticket")
-    op.drop_table("graph_execution")
     op.drop_table("call_batch")
-    op.drop_table("agent_invocation")
-    op.drop_table("user_input")
-    op.drop_index("run_session_ix", table_name="run")
-    op.drop_index(
-        "run_live_session_key",
-        table_name="run",
-        postgresql_where=sa.text("status IN ('queued', 'running', 'stopping')"),
-        sqlite_where=sa.text("status IN ('queued', 'running', 'stopping')"),
-    )
-    op.drop_table("run")
-    op.drop_table("release")
-    op.drop_table("session")
-    op.drop_table("blob")
-    op.drop_table("worker_process")
-    op.drop_table("scope_commit")
-    op.drop_index(
-        "pending_dispatch_wake_ix",
-        table_name="pending_dispatch",
-        postgresql_where=sa.text("parked_at IS NULL"),
-        sqlite_where=sa.text("parked_at IS NULL"),
-    )
-    op.drop_table("pending_dispatch")
-    op.drop_table("owner")
+    op.drop_table("attempt")

@@ -47,9 +47,7 @@ def test_recorded_bytes_of_version_1_are_read_as_recorded() -> None:
     body = (HERE / "release_v1.json").read_bytes()
     release = load_release(body)
     assert release.digest.hex() == hashlib.sha256(body).hexdigest() == DIGEST
-    assert release.catalog.catalog_hash == (
-        "95eb71f451cd062a75b8169cd0c8dc14ebdd9222b3c710891ce0bb359d1118ca"
-    )
+    assert release.catalog.catalog_hash == ("95eb71f451cd062a75b8169cd0c8dc14ebdd9222b3c710891ce0bb359d1118ca")
     assert [spec.model_name for spec in release.catalog.capabilities] == [
         "addNumbers",
         "read_log",

@@ -79,9 +79,7 @@ def test_every_data_file_of_the_package_is_in_the_wheel() -> None:
         top = tops.get(name, ROOT / name.replace(".", "/"))
         packaged |= {path for pattern in patterns.split(",") for path in top.glob(pattern.strip())}
     data = {path for path in own_files() if path.is_relative_to(PACKAGE) or path.is_relative_to(MIGRATIONS)}
-    assert {
-        str(path) for path in data if path.suffix not in {".py", ".pyc"} and path not in packaged
-    } == set()
+    assert {str(path) for path in data if path.suffix not in {".py", ".pyc"} and path not in packaged} == set()
 
 
 def test_every_dependency_has_a_lower_and_an_upper_bound() -> None:

@@ -159,9 +159,7 @@ class ScriptedAdapter(ChatEncoding):
                 )
                 return _complete(
                     attempt,
-                    ModelResponse(
-                        text=turn.text, calls=calls, finish_reason=turn.finish_reason, usage=turn.usage
-                    ),
+                    ModelResponse(text=turn.text, calls=calls, finish_reason=turn.finish_reason, usage=turn.usage),
                 )
             case FailureTurn():
                 if not turn.partial.empty:
@@ -189,9 +187,7 @@ class ScriptedAdapter(ChatEncoding):
         if wait_s == deadline_s:
             attempt.cancellation.cancel(CancelReason.DEADLINE)
             return Cancelled(partial, sent=True)
-        failure = Failure(
-            code, Category.TIMEOUT, "the script stalled", Executed.UNKNOWN, RetryClass.TRANSPORT
-        )
+        failure = Failure(code, Category.TIMEOUT, "the script stalled", Executed.UNKNOWN, RetryClass.TRANSPORT)
         return Failed(failure, partial)
 
 

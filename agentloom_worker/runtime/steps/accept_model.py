@@ -72,9 +72,7 @@ def accept_model(ports: Ports, slice_: Slice) -> StepResult:
 
 def _refuse(response: ModelResponse) -> Failure | None:
     """Complete answers that the role cannot go on from."""
-    if response.finish_reason == "content_filter" and not (
-        response.text or response.calls or response.refusal
-    ):
+    if response.finish_reason == "content_filter" and not (response.text or response.calls or response.refusal):
         return Failure(
             Code.MODEL_CONTENT_FILTERED,
             Category.DENIED,
@@ -96,9 +94,7 @@ def _append(ports: Ports, base: StepResult, operation: Operation, response: Mode
     message, wire_ids = assistant_message(response, call_ids(operation.operation_id, response))
     payload = operation.effective or operation.raw
     assert payload is not None, "a completed operation has a result"
-    body = (
-        ports.store.load_payload(slice_.run.owner_id, payload) if payload.inline is None else payload.inline
-    )
+    body = ports.store.load_payload(slice_.run.owner_id, payload) if payload.inline is None else payload.inline
     record = NewRecord(
         Role.ASSISTANT,
         MessageKind.ASSISTANT,
@@ -156,9 +152,7 @@ def _call(ports: Ports, base: StepResult, operation: Operation, response: ModelR
             member = replace(member, raw=payload)
             blobs.extend(more)
             events.append(
-                Event(
-                    "call.settled", (("ordinal", call.ordinal), ("status", "failed"), ("code", failure.code))
-                )
+                Event("call.settled", (("ordinal", call.ordinal), ("status", "failed"), ("code", failure.code)))
             )
         elif member.kind is OperationKind.TOOL:
             attempts.append(Attempt(member.operation_id, 1, AttemptState.INTENT, slice_.run.epoch))
@@ -177,17 +171,13 @@ def _call(ports: Ports, base: StepResult, operation: Operation, response: ModelR
     todo = replace(slice_.node.continuation, batch_id=batch_id)
     node = replace(slice_.node, phase=phase, continuation=todo, revision=slice_.node.revision + 1)
     successors = tuple(
-        Successor("attempt_call", member.operation_id, "attempt:1")
-        for member in members
-        if not member.status.settled
+        Successor("attempt_call", member.operation_id, "attempt:1") for member in members if not member.status.settled
     )
     if not successors:
         successors = (Successor("deliver_batch", batch_id, f"deliver:{batch_id}"),)
     return replace(
         base,
-        slice=replace(
-            slice_, node=node, batch=batch, members=tuple(members), member_attempts=tuple(attempts)
-        ),
+        slice=replace(slice_, node=node, batch=batch, members=tuple(members), member_attempts=tuple(attempts)),
         puts=(
             *base.puts,
             Put(slice_.node, node),
@@ -235,8 +225,6 @@ def _member(
         checked = check_arguments(spec, call.arguments_text)
         failure = checked if isinstance(checked, Failure) else None
     if failure is not None:
-        member = replace(
-            member, status=OperationStatus.FAILED, code=failure.code, executed=Executed.NOT_EXECUTED
-        )
+        member = replace(member, status=OperationStatus.FAILED, code=failure.code, executed=Executed.NOT_EXECUTED)
         return member, failure
     return replace(member, attempts_made=1 if member.kind is OperationKind.TOOL else 0), None

@@ -111,8 +111,7 @@ def _unknown(ports: Ports, slice_: Slice, operation: Operation, attempt: Attempt
     failure = Failure(
         Code.TOOL_OUTCOME_UNKNOWN,
         Category.UNKNOWN,
-        "the worker that made this call died before it could record the outcome: it may or may not have"
-        " been executed",
+        "the worker that made this call died before it could record the outcome: it may or may not have been executed",
         Executed.UNKNOWN,
     )
     return _settle(ports, slice_, operation, attempt, ended, failed(failure))

@@ -82,13 +82,10 @@ def _completed(
     key = f"raw:{attempt.operation_id}/{attempt.attempt_no}"
     fields: list[tuple[str, object]] = [
         ("loop", operation.loop_no),
-        ("attempts", operation.attempts_made),
         ("calls", len(response.calls)),
     ]
     if response.usage is not None:
-        fields.extend(
-            (("input_tokens", response.usage.input_tokens), ("output_tokens", response.usage.output_tokens))
-        )
+        fields.extend((("input_tokens", response.usage.input_tokens), ("output_tokens", response.usage.output_tokens)))
     return StepResult(
         replace(slice_, operation=done, attempt=ended, node=node),
         key,
@@ -121,9 +118,7 @@ def _cancelled(
     reason: CancelReason | None,
 ) -> StepResult:
     """A drain goes on with another attempt; a deadline leaves the run to its expiry, whose row is due."""
-    ended = replace(
-        attempt, state=AttemptState.CANCELLED, reason=reason.value if reason else None, partial=partial
-    )
+    ended = replace(attempt, state=AttemptState.CANCELLED, reason=reason.value if reason else None, partial=partial)
     executed = Executed.UNKNOWN if sent else Executed.NOT_EXECUTED
     moved = replace(operation, executed=worse(operation.executed, executed))
     match reason:
@@ -170,18 +165,14 @@ def _next(
         number = attempt.attempt_no + 1
         moved = replace(operation, attempts_made=number, revision=before.revision + 1)
         intent = Attempt(attempt.operation_id, number, AttemptState.INTENT, slice_.run.epoch)
-        event = Event(
-            "attempt.retrying", (("code", code), ("attempt", number), ("delay_ms", again.delay_us // 1000))
-        )
+        event = Event("attempt.retrying", (("code", code), ("attempt", number), ("delay_ms", again.delay_us // 1000)))
         return StepResult(
             replace(slice_, operation=moved, attempt=intent),
             key,
             command,
             puts=(Put(before, moved), Put(attempt, ended), Put(None, intent)),
             events=(event,),
-            successors=(
-                Successor("attempt_model", attempt.operation_id, f"attempt:{number}", again.delay_us),
-            ),
+            successors=(Successor("attempt_model", attempt.operation_id, f"attempt:{number}", again.delay_us),),
         )
     unknown = ended.state is AttemptState.UNKNOWN
     status = OperationStatus.UNKNOWN if unknown else OperationStatus.FAILED

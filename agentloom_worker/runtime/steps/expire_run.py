@@ -12,6 +12,4 @@ def expire_run(ports: Ports, slice_: Slice) -> StepResult:
     """Move the run to stopping; finalize follows."""
     del ports
     detail = "the run's deadline passed"
-    return stop_result(
-        slice_, f"expire:{slice_.run.run_id}", EndCause.DEADLINE, Code.RUN_DEADLINE_EXCEEDED, detail
-    )
+    return stop_result(slice_, f"expire:{slice_.run.run_id}", EndCause.DEADLINE, Code.RUN_DEADLINE_EXCEEDED, detail)

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from agentloom_worker.context.request import (
-    ROUNDS,
     estimate_fixed_tokens,
     estimate_tokens,
     hash_request,
@@ -29,23 +28,17 @@ def freeze_request(ports: Ports, slice_: Slice) -> StepResult:
         raise InvariantError(f"node {node.node_id} has no operation to freeze")
     key = f"model-freeze:{operation.operation_id}"
     adapter = adapter_of(ports, slice_.release)
-    head = head_of(ports, slice_.release)
+    head = head_of(ports, slice_.run, slice_.release)
     arguments = (adapter, head.parameters, head.tools, slice_.view)
     tokens = estimate_tokens(*arguments, head.tool_count)
     if tokens > slice_.release.budget.input_budget_tokens:
         return _too_large(slice_, operation, key, tokens, estimate_fixed_tokens(*arguments, head.tool_count))
     claimed = tuple(pending for pending in slice_.inputs if pending.delivery.state is DeliveryState.PENDING)
     recipe = Recipe(
-        context_id=slice_.context.context_id,
         revision=slice_.context.effective_revision,
         record_head=slice_.context.record_head,
         input_cutoff=node.continuation.input_cutoff,
         claimed=tuple(pending.delivery.input_id for pending in claimed),
-        parameters=head.parameters,
-        catalog_hash=slice_.release.catalog.catalog_hash,
-        protocol=ROUNDS,
-        adapter=adapter.version,
-        estimator=slice_.release.estimator,
         tokens=tokens,
     )
     frozen = replace(
@@ -80,9 +73,7 @@ def freeze_request(ports: Ports, slice_: Slice) -> StepResult:
     )
 
 
-def _claim(
-    inputs: tuple[PendingInput, ...], operation: Operation
-) -> tuple[tuple[PendingInput, ...], tuple[Put, ...]]:
+def _claim(inputs: tuple[PendingInput, ...], operation: Operation) -> tuple[tuple[PendingInput, ...], tuple[Put, ...]]:
     """Claim what is pending for this operation; each delivery by compare-and-set (RULINGS A7)."""
     after: list[PendingInput] = []
     puts: list[Put] = []

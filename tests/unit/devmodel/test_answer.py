@@ -83,9 +83,7 @@ def test_the_first_turn_that_fits_answers_and_first_n_counts_arrivals() -> None:
 
 
 def test_no_turn_may_fit() -> None:
-    script = parse_script(
-        {"schema_version": 1, "turns": [{"when": {"model": "other"}, "answer": {"text": "x"}}]}
-    )
+    script = parse_script({"schema_version": 1, "turns": [{"when": {"model": "other"}, "answer": {"text": "x"}}]})
     assert choose_turn(script, arrival()) is None
 
 
@@ -94,9 +92,7 @@ def test_every_pause_stands_before_its_own_bytes() -> None:
     pieces = plan({"text": "abcdef", "chunk_chars": 2, "delay": delay}).pieces
     assert [piece.delay_s for piece in pieces] == [1.0, 0.2, 0.03, 0.03, 0.004]
     assert b'"role"' in pieces[0].payload
-    assert [b'"ab"' in pieces[1].payload, b'"cd"' in pieces[2].payload, b'"ef"' in pieces[3].payload] == [
-        True
-    ] * 3
+    assert [b'"ab"' in pieces[1].payload, b'"cd"' in pieces[2].payload, b'"ef"' in pieces[3].payload] == [True] * 3
     assert b"[DONE]" in pieces[4].payload
 
 
@@ -126,9 +122,7 @@ def test_keep_alive_comments_come_before_the_role() -> None:
         (99, [None, "g"], b'"cd"'),
     ],
 )
-def test_a_gate_stands_where_the_script_says(
-    after_chunks: int | None, gates: list[str | None], before: bytes
-) -> None:
+def test_a_gate_stands_where_the_script_says(after_chunks: int | None, gates: list[str | None], before: bytes) -> None:
     hold = {"gate": "g"} if after_chunks is None else {"gate": "g", "after_chunks": after_chunks}
     pieces = plan({"text": "abcd", "chunk_chars": 2, "hold": hold}).pieces
     assert [piece.gate for piece in pieces] == gates

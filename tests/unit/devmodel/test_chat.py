@@ -62,9 +62,7 @@ def test_what_is_no_chat_request_is_refused(body: bytes) -> None:
 def test_a_paired_history_passes_the_strict_check() -> None:
     history = [calls(("a", "f"), ("b", "g")), result("b", "2"), result("a", "1")]
     assert protocol_problem(request(*history)) is None
-    assert (
-        protocol_problem(request(calls(("x", "f"), ("x", "f")), result("x", "1"), result("x", "2"))) is None
-    )
+    assert protocol_problem(request(calls(("x", "f"), ("x", "f")), result("x", "1"), result("x", "2"))) is None
 
 
 @pytest.mark.parametrize(
@@ -78,9 +76,7 @@ def test_a_paired_history_passes_the_strict_check() -> None:
         ([{"role": "assistant", "content": " "}], "without text and without calls"),
     ],
 )
-def test_orphans_and_empty_messages_fail_the_strict_check(
-    messages: list[dict[str, Any]], problem: str
-) -> None:
+def test_orphans_and_empty_messages_fail_the_strict_check(messages: list[dict[str, Any]], problem: str) -> None:
     assert problem in (protocol_problem(request(*messages)) or "")
 
 

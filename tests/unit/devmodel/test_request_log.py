@@ -12,9 +12,7 @@ PLAN = Plan("turn", "text", 200, ())
 
 
 def begin(log: RequestLog, body: bytes, sha256: str = "d") -> int:
-    return log.begin(
-        sha256, log.count(sha256), (("authorization", "Bearer s3cret"), ("accept", "*/*")), body, PLAN
-    )
+    return log.begin(sha256, log.count(sha256), (("authorization", "Bearer s3cret"), ("accept", "*/*")), body, PLAN)
 
 
 def test_arrivals_are_counted_by_digest_and_start_again_after_clear() -> None:

@@ -83,9 +83,7 @@ def test_a_text_is_streamed_with_role_finish_usage_and_done() -> None:
         "prompt_tokens_details": {"cached_tokens": 4},
     }  # fmt: skip
     assert streamed[6:] == ["[DONE]"]
-    assert {(event["object"], event["model"]) for event in streamed[:6]} == {
-        ("chat.completion.chunk", "dev-model")
-    }
+    assert {(event["object"], event["model"]) for event in streamed[:6]} == {("chat.completion.chunk", "dev-model")}
 
 
 def test_usage_is_streamed_only_to_who_asks() -> None:
@@ -219,9 +217,7 @@ def test_an_error_can_come_inside_the_stream(event: dict[str, Any] | None) -> No
         ("reset", httpx.ReadError, Outcome.RESET),
     ],
 )
-def test_a_stream_can_break_off_after_some_chunks(
-    then: str, error: type[httpx.HTTPError], outcome: Outcome
-) -> None:
+def test_a_stream_can_break_off_after_some_chunks(then: str, error: type[httpx.HTTPError], outcome: Outcome) -> None:
     cut = {"then": then, "after_chunks": 1}
     hold = {"gate": "cut", "after_chunks": 1}
     with served({"answer": {"text": "abcd", "chunk_chars": 2, "cut": cut, "hold": hold}}) as (model, client):
@@ -253,9 +249,7 @@ def test_a_stalled_answer_is_held_until_the_client_goes_away(answer: dict[str, A
         assert model.requests[0].client_gone
 
 
-@pytest.mark.parametrize(
-    ("how", "error"), [("hang_up", httpx.RemoteProtocolError), ("reset", httpx.ReadError)]
-)
+@pytest.mark.parametrize(("how", "error"), [("hang_up", httpx.RemoteProtocolError), ("reset", httpx.ReadError)])
 def test_an_answer_can_fail_before_any_byte(how: str, error: type[httpx.HTTPError]) -> None:
     with served({"answer": {"no_answer": how}}) as (model, client):
         with pytest.raises(error):
@@ -486,9 +480,7 @@ def test_stopping_the_server_ends_open_streams_and_writes_them_down(tmp_path: Pa
 
 def test_a_taken_port_is_an_error_of_the_start() -> None:
     with served({"answer": {"text": "x"}}) as (model, _), pytest.raises(OSError, match="in use"):
-        DevModel(
-            parse_script({"schema_version": 1, "turns": [{"answer": {"text": "x"}}]}), model.port
-        ).start()
+        DevModel(parse_script({"schema_version": 1, "turns": [{"answer": {"text": "x"}}]}), model.port).start()
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -535,9 +527,7 @@ def test_the_command_says_where_it_listens_and_leaves_on_sigterm(tmp_path: Path)
 def test_the_command_lists_the_problems_of_a_script(tmp_path: Path) -> None:
     script = tmp_path / "script.yaml"
     script.write_text("schema_version: 1\nturns: [{answer: {text: 1, colour: red}}]\n")
-    done = subprocess.run(
-        command(str(script)), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
+    done = subprocess.run(command(str(script)), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 2
     assert "/turns/0/answer/text" in done.stderr
     assert "/turns/0/answer/colour" in done.stderr

@@ -225,9 +225,7 @@ def resolved_places(document: dict[str, Any]) -> list[tuple[str, ...]]:
     """Where a value must stand: all but free JSON and what may be absent."""
     free = {"parameters", "input_schema", "output_schema"}
     optional = {"max_output_tokens", "credential", "idle_timeout_ms", "output_schema"}
-    return [
-        path for path in places(document) if not free.intersection(path[:-1]) and path[-1] not in optional
-    ]
+    return [path for path in places(document) if not free.intersection(path[:-1]) and path[-1] not in optional]
 
 
 def without(document: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
@@ -315,9 +313,7 @@ def test_fixed_cost_counts_prompt_tools_and_envelope() -> None:
     described = capability("beta", description="Does beta.xxxxx")
     more = fixed_cost(load_release(freeze(two_tools(), SPECS[0], described, RESULT_READ).body))
     assert more.tool_schemas_tokens == tools.tool_schemas_tokens + 5
-    assert tools.total_tokens == (
-        tools.system_prompt_tokens + tools.tool_schemas_tokens + tools.envelope_tokens
-    )
+    assert tools.total_tokens == (tools.system_prompt_tokens + tools.tool_schemas_tokens + tools.envelope_tokens)
 
 
 def test_K04_fixed_part_at_the_budget_is_refused_with_the_breakdown() -> None:
@@ -354,12 +350,8 @@ def test_output_limit_above_the_window_leaves_room_for_input_and_is_told() -> No
     assert "maximum output 384000 exceeds its window 128000" in warning
 
 
-@pytest.mark.parametrize(
-    ("maximum", "reserve", "asked"), [(None, 900, 900), (500, 900, 500), (1000, 900, 900)]
-)
-def test_request_never_asks_for_more_output_than_is_reserved(
-    maximum: int | None, reserve: int, asked: int
-) -> None:
+@pytest.mark.parametrize(("maximum", "reserve", "asked"), [(None, 900, 900), (500, 900, 500), (1000, 900, 900)])
+def test_request_never_asks_for_more_output_than_is_reserved(maximum: int | None, reserve: int, asked: int) -> None:
     release = frozen_release(
         models={"main": {"max_output_tokens": maximum}}, context={"output_reserve_tokens": reserve}
     )

@@ -9,9 +9,7 @@ from agentloom_worker.examples.incident.tools import correlate, search_log, summ
 LINE = "{} ERROR payments pool timeout provider=northpay waited_ms=5000 in_use=5 size=5 order={}"
 
 
-def group(
-    name: str, orders: int, failed: int, mean: float, p50: int, p95: int, largest: int
-) -> dict[str, object]:
+def group(name: str, orders: int, failed: int, mean: float, p50: int, p95: int, largest: int) -> dict[str, object]:
     counts = {"group": name, "orders": orders, "failed": failed}
     return {**counts, "mean": mean, "p50": p50, "p95": p95, "max": largest}
 

@@ -260,9 +260,7 @@ def test_model_without_a_window_is_refused_and_no_window_is_guessed() -> None:
     ],
 )
 def test_address_that_no_request_could_use_is_refused(base_url: str, text: str) -> None:
-    path, found = only_problem(
-        release_document(models={"main": {"protocol": "openai-chat", "base_url": base_url}})
-    )
+    path, found = only_problem(release_document(models={"main": {"protocol": "openai-chat", "base_url": base_url}}))
     assert path == "/models/main/base_url"
     assert text in found
 
@@ -337,9 +335,7 @@ def test_yaml_scalars_have_the_types_of_the_core_schema() -> None:
 
 
 def test_json_key_given_twice_is_refused_with_its_path() -> None:
-    text = json.dumps(release_document()).replace(
-        '"model": "dev-model"', '"model": "a", "model": "dev-model"'
-    )
+    text = json.dumps(release_document()).replace('"model": "dev-model"', '"model": "a", "model": "dev-model"')
     assert only_problem(text) == ("/models/main/model", "is given more than once")
 
 
@@ -444,9 +440,7 @@ def refusal(source: str | dict[str, Any]) -> str:
     return ""
 
 
-@pytest.mark.parametrize(
-    "credential", [SECRET, f"env:{SECRET}", "env:", "file:", "Bearer " + SECRET, {"k": SECRET}]
-)
+@pytest.mark.parametrize("credential", [SECRET, f"env:{SECRET}", "env:", "file:", "Bearer " + SECRET, {"k": SECRET}])
 def test_secret_written_as_credential_is_refused_and_not_shown(credential: object) -> None:
     document = release_document(base_url=HTTP, models={"main": {"credential": credential}})
     path, _ = only_problem(document)
@@ -562,9 +556,7 @@ def test_schema_describes_every_field() -> None:
 
 def test_retry_rules_are_filled_in_field_by_field_from_the_nearest_layer() -> None:
     own = wire.RetryDocument(max_attempts=9, on_unknown=wire.OnUnknownDocument(action="retry"))
-    common = wire.RetryDocument(
-        max_attempts=2, jitter="none", on_unknown=wire.OnUnknownDocument(action="retry", max=7)
-    )
+    common = wire.RetryDocument(max_attempts=2, jitter="none", on_unknown=wire.OnUnknownDocument(action="retry", max=7))
     assert resolve_retry(wire.TOOL_RETRY, own, common).model_dump() == {
         "max_attempts": 9,
         "initial_ms": 1000,

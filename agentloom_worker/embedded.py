@@ -1,0 +1,223 @@
+"""The in-process dispatcher: threads that claim due rows straight from the table, no broker (RUNTIME 5).
+
+The same dispatcher runs on SQLite and on PostgreSQL, in one process or in several on one database.
+"""
+
+import logging
+import os
+import queue
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from agentloom_worker import __version__, limits, telemetry
+from agentloom_worker.bootstrap import make_ports
+from agentloom_worker.cleanup.blobs import collect_blobs
+from agentloom_worker.domain.dispatch import Queue
+from agentloom_worker.errors import AgentloomError
+from agentloom_worker.ids import DispatchId, ProcessId, RunId
+from agentloom_worker.llm.adapters.scripted import Script
+from agentloom_worker.runtime.dispatch import Sweeper
+from agentloom_worker.runtime.lease import Keeper
+from agentloom_worker.runtime.ports import Ports, Settings
+from agentloom_worker.runtime.step import StepRunner
+
+IDLE_POLL_S = 0.05
+SEEN_EVERY_S = 5.0
+COLLECT_EVERY_S = 3600.0
+
+
+class WakeUps:
+    """Rows that somebody in this process should look at; each stands in the queue once."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[DispatchId | None] = queue.SimpleQueue()
+        self._waiting: set[DispatchId] = set()
+        self._lock = threading.Lock()
+
+    def put(self, due: list[DispatchId]) -> None:
+        """Wake somebody up; never blocks."""
+        for dispatch_id in due:
+            with self._lock:
+                if dispatch_id in self._waiting:
+                    continue
+                self._waiting.add(dispatch_id)
+            self._queue.put(dispatch_id)
+
+    def get(self, timeout_s: float) -> DispatchId | None:
+        """The next row, or None after the timeout or at `release`."""
+        try:
+            dispatch_id = self._queue.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        if dispatch_id is not None:
+            with self._lock:
+                self._waiting.discard(dispatch_id)
+        return dispatch_id
+
+    def release(self, count: int) -> None:
+        """Let so many waiting threads return."""
+        for _ in range(count):
+            self._queue.put(None)
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._waiting)
+
+
+class RunSignal:
+    """Tells waiters of this process that a run has new events; others poll."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._count = 0
+
+    def notify(self, _run_id: RunId) -> None:
+        """A commit of this process wrote events."""
+        with self._changed:
+            self._count += 1
+            self._changed.notify_all()
+
+    def wait(self, seen: int, timeout_s: float) -> int:
+        """Wait until something happened after `seen`, at most so long; the new count."""
+        with self._changed:
+            if self._count == seen:
+                self._changed.wait(timeout_s)
+            return self._count
+
+
+@dataclass
+class Dispatcher:
+    """Runs rows on threads until it is drained. `ports.publish` must lead to its wake-ups."""
+
+    ports: Ports
+    wake_ups: WakeUps
+    threads: int = limits.EMBEDDED_THREADS
+
+    def __post_init__(self) -> None:
+        self.process_id = ProcessId(self.ports.ids.new())
+        self.keeper = Keeper(self.ports)
+        self.runner = StepRunner(self.ports, self.process_id, self.keeper)
+        self._sweeper = Sweeper(self.ports)
+        self._stopped = threading.Event()
+        self._slots: list[threading.Thread] = []
+        self._poller: threading.Thread | None = None
+        self._solitary = threading.Lock()
+
+    def start(self) -> None:
+        """Refuse a database that is not ready (CASES D16), then begin."""
+        self.ports.store.check_schema()
+        self._say_seen()
+        self.keeper.start()
+        for number in range(self.threads):
+            slot = threading.Thread(target=self._serve, name=f"agentloom-slot-{number}", daemon=True)
+            slot.start()
+            self._slots.append(slot)
+        self._poller = threading.Thread(target=self._poll, name="agentloom-poller", daemon=True)
+        self._poller.start()
+
+    def drain(self, timeout_s: float | None = None) -> bool:
+        """End every effect cooperatively and stop; True if all slots returned in time.
+
+        The keeper renews to the last, so that nothing is taken over while a step still commits (CASES D08).
+        """
+        self._stopped.set()
+        self.keeper.drain()
+        self.wake_ups.release(len(self._slots))
+        clock = self.ports.clock
+        until_s = clock.monotonic_s() + (self.ports.settings.drain_s if timeout_s is None else timeout_s)
+        for slot in self._slots:
+            slot.join(max(0.0, until_s - clock.monotonic_s()))
+        if self._poller is not None:
+            self._poller.join(max(0.0, until_s - clock.monotonic_s()))
+        returned = not any(slot.is_alive() for slot in self._slots)
+        self.keeper.stop()
+        try:
+            self.ports.store.worker_gone(self.process_id)
+        except AgentloomError as error:
+            telemetry.log(logging.WARNING, "farewell_failed", code=error.code)
+        return returned
+
+    def _serve(self) -> None:
+        while not self._stopped.is_set():
+            dispatch_id = self.wake_ups.get(1.0)
+            if dispatch_id is not None:
+                self.runner.run(dispatch_id)
+
+    def _poll(self) -> None:
+        """Look for due rows while slots are idle, sweep, say that this process is there."""
+        clock = self.ports.clock
+        sweep_at = seen_at = clock.monotonic_s()
+        collect_at = clock.monotonic_s() + COLLECT_EVERY_S
+        while not clock.wait(self._stopped, IDLE_POLL_S):
+            now_s = clock.monotonic_s()
+            try:
+                if now_s >= sweep_at:
+                    sweep_at = now_s + self.ports.settings.sweep_tick_s
+                    self._sweeper.sweep()
+                if now_s >= seen_at:
+                    seen_at = now_s + SEEN_EVERY_S
+                    self._say_seen()
+                if now_s >= collect_at:
+                    collect_at = now_s + COLLECT_EVERY_S
+                    collect_blobs(self.ports)
+                if len(self.wake_ups) == 0:
+                    self.wake_ups.put(self.ports.store.list_due(self.ports.settings.queues, 2 * self.threads))
+                    self._serve_solitary()
+            except AgentloomError as error:
+                telemetry.log(logging.WARNING, "poll_failed", code=error.code)
+
+    def _serve_solitary(self) -> None:
+        """A row that cost two processes their life runs in a fresh child process, one at a time (T8)."""
+        due = self.ports.store.list_suspect((Queue.SOLITARY.value,), self.ports.settings.grace_us, 1)
+        if due and self._solitary.acquire(blocking=False):
+            threading.Thread(target=self._run_solitary, args=(due[0],), name="agentloom-solitary", daemon=True).start()
+
+    def _run_solitary(self, dispatch_id: DispatchId) -> None:
+        try:
+            command = [sys.executable, "-m", "agentloom_worker.solitary", str(dispatch_id)]
+            environment = {**os.environ, "AGENTLOOM_DATABASE": self.ports.store.url}
+            with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL) as child:
+                while child.poll() is None:
+                    if self.ports.clock.wait(self._stopped, 0.2):
+                        child.terminate()
+                        break
+            telemetry.log(logging.INFO, "solitary_ended", dispatch_id=dispatch_id, exit_code=child.returncode)
+        finally:
+            self._solitary.release()
+
+    def _say_seen(self) -> None:
+        self.ports.store.worker_seen(
+            self.process_id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            queues=",".join(self.ports.settings.queues),
+            slots=self.threads,
+            version=__version__,
+            draining=self.keeper.draining,
+        )
+
+
+def make_dispatcher(
+    database_url: str,
+    *,
+    settings: Settings | None = None,
+    threads: int = limits.EMBEDDED_THREADS,
+    scripts: Mapping[str, Script] | None = None,
+    on_event: Callable[[RunId], None] | None = None,
+) -> Dispatcher:
+    """A dispatcher of this process on a database; not started yet."""
+    wake_ups = WakeUps()
+    ports = make_ports(
+        database_url,
+        settings=settings,
+        scripts=scripts,
+        publish=wake_ups.put,
+        pool_size=threads + 4,
+    )
+    if on_event is not None:
+        ports = replace(ports, on_event=on_event)
+    return Dispatcher(ports, wake_ups, threads)

@@ -1,0 +1,31 @@
+"""One row, one process: `python -m agentloom_worker.solitary DISPATCH_ID` (RULINGS T8).
+
+A step that cost two processes their life runs here, alone, so that a third death harms nobody else. The
+database URL comes from AGENTLOOM_DATABASE, so that no password stands in a process list.
+"""
+
+import os
+import sys
+from uuid import UUID
+
+from agentloom_worker.bootstrap import make_ports
+from agentloom_worker.ids import DispatchId, ProcessId
+from agentloom_worker.runtime.lease import Keeper
+from agentloom_worker.runtime.step import StepRunner
+
+
+def main() -> int:
+    """Claim the row, run its step, follow nothing inline."""
+    ports = make_ports(os.environ["AGENTLOOM_DATABASE"], pool_size=3)
+    ports.store.check_schema()
+    keeper = Keeper(ports)
+    keeper.start()
+    runner = StepRunner(ports, ProcessId(ports.ids.new()), keeper, solitary=True)
+    ran = runner.run(DispatchId(UUID(sys.argv[1])))
+    keeper.stop()
+    ports.store.close()
+    return 0 if ran else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
