@@ -1,5 +1,6 @@
 """Functions that the tests of this folder declare and call; they are named, never imported, as tools."""
 
+import contextvars
 import enum
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,9 @@ from agentloom_worker.capabilities import ToolContext
 from agentloom_worker.errors import CallError, Code
 
 BOUND_S = 30.0  # no test waits longer for anything
+
+
+variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="nothing")
 
 
 class Colour(enum.Enum):
@@ -141,6 +145,12 @@ def obey_by_raising(context: ToolContext) -> str:
 
 def whoami() -> str:
     return str(threading.get_ident())
+
+
+def read_and_set_variable(value: str) -> str:
+    found = variable.get()
+    variable.set(value)
+    return found
 
 
 def refuse() -> None:

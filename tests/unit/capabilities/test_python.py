@@ -304,6 +304,16 @@ def test_what_the_fault_point_raises_leaves_the_call(latches: sample_tools.Latch
     assert not latches.entered.is_set()
 
 
+def test_context_variables_come_from_the_caller_and_never_from_the_call_before(threads: ToolThreads):
+    assert call("read_and_set_variable", {"value": "one"}, threads=threads).text == "nothing"
+    assert call("read_and_set_variable", {"value": "two"}, threads=threads).text == "nothing"
+    token = sample_tools.variable.set("caller")
+    try:
+        assert call("read_and_set_variable", {"value": "three"}, threads=threads).text == "caller"
+    finally:
+        sample_tools.variable.reset(token)
+
+
 def test_idle_threads_are_bounded():
     threads = ToolThreads(idle_max=1)
     first, second = threads.take(), threads.take()
