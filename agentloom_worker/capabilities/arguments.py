@@ -47,7 +47,7 @@ def invalid_arguments(text: str) -> Failure:
 def nested_deeper(value: object, levels: int) -> bool:
     """Whether arrays and objects are nested more than so many levels deep. Needs no stack."""
     layer = [value]
-    for _ in range(levels + 1):
+    for _ in range(levels):
         layer = [
             child
             for parent in layer

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from agentloom_worker import limits
-from agentloom_worker.canonical import canonical_bytes, sha256_hex
+from agentloom_worker.canonical import canonical_bytes, parse, sha256_hex
 from agentloom_worker.capabilities.dialect import check_input_schema, check_schema
 from agentloom_worker.capabilities.handler import (
     PythonHandler,
@@ -70,7 +70,9 @@ def declare_python(
     problems += found
     if problems:
         raise DeclarationError(key, problems)
-    output = None if output_schema is None else dict(output_schema)
+    # In the form in which it is frozen and read again: a copy, with sorted keys.
+    resolved = parse(canonical_bytes(resolved))
+    output = None if output_schema is None else parse(canonical_bytes(output_schema))
     return CapabilitySpec(
         key=key,
         kind=CapabilityKind.PYTHON,

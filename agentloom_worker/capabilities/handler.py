@@ -126,7 +126,7 @@ def typed_handler(function: Callable[..., object]) -> tuple[PythonHandler, list[
     context_parameter, problems = _context_parameter(hints)
     fields: dict[str, tuple[str, Any, Any]] = {}
     for name, parameter in inspect.signature(function).parameters.items():
-        if name == context_parameter:
+        if _bare(hints.get(name)) is ToolContext:
             if parameter.kind is parameter.POSITIONAL_ONLY:
                 problems.append(DeclarationProblem(f"handler/{name}", "is positional-only; name it"))
             continue

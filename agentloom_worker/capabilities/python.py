@@ -6,6 +6,7 @@ checked, inside the same thread and the same time limit, for that runs foreign c
 """
 
 import dataclasses
+import json
 import logging
 import math
 import queue
@@ -265,7 +266,7 @@ def shape(returned: object) -> ToolResult:
         return ToolResult(ResultStatus.SUCCEEDED, text=_paired(returned))
     try:
         body = canonical_bytes(returned)
-    except TypeError:  # there is a model or a dataclass in it, or something that is not JSON
+    except TypeError:  # a model, a dataclass, keys of several types, or something that is not JSON
         body = canonical_bytes(_dumped(returned))
     value = parse(body)
     brackets = body.count(b"[") + body.count(b"{")
@@ -285,14 +286,42 @@ def _paired(text: str) -> str:
 
 def _dumped(value: Any) -> Any:
     if isinstance(value, BaseModel):
+        _refuse_nan(value.model_dump())
         return value.model_dump(mode="json", by_alias=True)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _adapter(type(value)).dump_python(value, mode="json")
+        adapter = _adapter(type(value))
+        _refuse_nan(adapter.dump_python(value))
+        return adapter.dump_python(value, mode="json", by_alias=True)
     if isinstance(value, dict):
-        return {key: _dumped(item) for key, item in value.items()}
+        dumped = {_key(key): _dumped(item) for key, item in value.items()}
+        if len(dumped) != len(value):
+            raise ValueError("two keys of one dict are the same in JSON")
+        return dumped
     if isinstance(value, list | tuple):
         return [_dumped(item) for item in value]
     return value
+
+
+def _refuse_nan(plain: object) -> None:
+    """pydantic would write null for a NaN in an untyped field, and nobody would know."""
+    pending = [plain]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{value} is not a JSON number")
+        if isinstance(value, dict):
+            pending.extend(value.values())
+        elif isinstance(value, list | tuple | set | frozenset):
+            pending.extend(value)
+
+
+def _key(key: object) -> str:
+    """A key as the json module writes it; its own sorting refuses keys of several types."""
+    if isinstance(key, str):
+        return key
+    if key is None or isinstance(key, bool | int | float):
+        return json.dumps(key, allow_nan=False)
+    raise TypeError(f"a dict has a key of type {type(key).__name__}")
 
 
 @lru_cache(maxsize=limits.HANDLER_CACHE)
