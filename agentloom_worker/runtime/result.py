@@ -1,7 +1,8 @@
 """StepResult: what a step leaves behind, and how the results of fused steps become one RuntimeCommit."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from agentloom_worker.canonical import sha256
 from agentloom_worker.domain.commit import BlobPut, Event, Part, Put, RunFence, RunMove
@@ -18,7 +19,6 @@ from agentloom_worker.domain.run import (
     RunStatus,
 )
 from agentloom_worker.domain.session import UserInput, UserInputDelivery
-from agentloom_worker.errors import InvariantError
 from agentloom_worker.ids import OperationId, RunId
 from agentloom_worker.runtime.slice import Slice
 
@@ -68,32 +68,22 @@ def hash_command(*values: object) -> bytes:
     return sha256("\0".join(str(value) for value in values).encode("utf-8", "backslashreplace"))[:16]
 
 
-def _identity(entity: object) -> tuple[object, ...] | None:
-    """What makes two puts of one commit the same row; None for rows that are only ever appended."""
-    match entity:
-        case Operation():
-            return (Operation, entity.operation_id)
-        case Attempt():
-            return (Attempt, entity.operation_id, entity.attempt_no)
-        case NodeTask():
-            return (NodeTask, entity.node_id)
-        case RoleContext():
-            return (RoleContext, entity.context_id)
-        case LoopTicket():
-            return (LoopTicket, entity.run_id, entity.loop_no)
-        case CallBatch():
-            return (CallBatch, entity.batch_id)
-        case UserInputDelivery():
-            return (UserInputDelivery, entity.delivery_id)
-        case GraphExecution():
-            return (GraphExecution, entity.graph_id)
-        case AgentInvocation():
-            return (AgentInvocation, entity.invocation_id)
-        case ContextRecord() | EffectiveEntry() | EffectiveRevision() | UserInput():
-            return None
-        case _:
-            raise InvariantError(f"no writer for {type(entity).__name__}")
-
+# What makes two puts of one commit the same row; None for rows that are only ever appended.
+_IDENTITY: dict[type, Callable[[Any], Hashable] | None] = {
+    Operation: lambda entity: entity.operation_id,
+    Attempt: lambda entity: (entity.operation_id, entity.attempt_no),
+    NodeTask: lambda entity: entity.node_id,
+    RoleContext: lambda entity: entity.context_id,
+    LoopTicket: lambda entity: (entity.run_id, entity.loop_no),
+    CallBatch: lambda entity: entity.batch_id,
+    UserInputDelivery: lambda entity: entity.delivery_id,
+    GraphExecution: lambda entity: entity.graph_id,
+    AgentInvocation: lambda entity: entity.invocation_id,
+    ContextRecord: None,
+    EffectiveEntry: None,
+    EffectiveRevision: None,
+    UserInput: None,
+}
 
 # Parents before children: foreign keys are checked statement by statement.
 _ORDER = {
@@ -118,7 +108,9 @@ def merge_puts(results: Sequence[StepResult]) -> tuple[Put, ...]:
     merged: dict[object, Put] = {}
     for result in results:
         for put in result.puts:
-            identity = _identity(put.after) or id(put)
+            kind = type(put.after)
+            name = _IDENTITY[kind]
+            identity = (kind, name(put.after)) if name else id(put)
             earlier = merged.get(identity)
             merged[identity] = Put(earlier.before, put.after) if earlier else put
     return tuple(sorted(merged.values(), key=lambda put: _ORDER[type(put.after)]))

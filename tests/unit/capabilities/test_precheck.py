@@ -53,9 +53,7 @@ def schemas_of(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-SCHEMAS = st.recursive(st.booleans(), schemas_of, max_leaves=6).filter(
-    lambda schema: isinstance(schema, dict)
-)
+SCHEMAS = st.recursive(st.booleans(), schemas_of, max_leaves=6).filter(lambda schema: isinstance(schema, dict))
 DEFINITIONS = {
     "leaf": {"type": ["integer", "string"]},
     "tree": {"type": "object", "properties": {"a": {"$ref": "#/$defs/tree"}}, "additionalProperties": False},

@@ -121,9 +121,7 @@ def test_value_that_is_not_json_is_named_and_counts_as_executed(
     assert len(failure.message) <= limits.TOOL_MESSAGE_CHARS_MAX
 
 
-@pytest.mark.parametrize(
-    ("value", "fits"), [({"n": 1}, True), ({"n": "x"}, False), ("text", False), (None, False)]
-)
+@pytest.mark.parametrize(("value", "fits"), [({"n": 1}, True), ({"n": "x"}, False), ("text", False), (None, False)])
 def test_declared_output_is_checked(latches: sample_tools.Latches, value: object, fits: bool):
     latches.value = value
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -183,18 +181,14 @@ def test_arguments_that_fit_the_schema_but_not_the_type_execute_nothing():
 
 def test_given_schema_passes_values_as_they_are():
     spec = {"input_schema": {"type": "object", "properties": {"arguments": {}}}}
-    assert call("raw", {"arguments": [1], "more": "x"}, spec=spec).structured == (
-        {"arguments": [1], "more": "x"},
-    )
+    assert call("raw", {"arguments": [1], "more": "x"}, spec=spec).structured == ({"arguments": [1], "more": "x"},)
     spec = {"input_schema": {"type": "object", "required": ["path", "limit"]}}
     failure = failure_of(call("exact", {"path": "p", "limit": 1, "more": 2}, spec=spec))
     assert failure.code == Code.TOOL_ARGUMENTS_INVALID
     assert failure.external_outcome is Executed.NOT_EXECUTED
 
 
-def test_timeout_leaves_the_function_behind_and_says_unknown(
-    latches: sample_tools.Latches, threads: ToolThreads
-):
+def test_timeout_leaves_the_function_behind_and_says_unknown(latches: sample_tools.Latches, threads: ToolThreads):
     before = telemetry.counters().get("tool_threads_abandoned", 0)
     failure = failure_of(call("hang", spec={"timeout_ms": 50}, threads=threads))
     assert failure.code == Code.TOOL_TIMEOUT
