@@ -121,7 +121,8 @@ class ResponseBody(httpx.SyncByteStream):
 
     def __iter__(self) -> Iterator[bytes]:
         with _as_httpx_errors():
-            for chunk in self._chunks:  # `yield from` would close the chunks with this generator.
+            # `yield from` would close the chunks together with this generator.
+            for chunk in self._chunks:  # noqa: UP028
                 yield chunk
         self._read_to_end = True
 
