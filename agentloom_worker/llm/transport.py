@@ -202,6 +202,12 @@ class _IdleConnections:
         for connection in dropped:
             connection.close()
 
+    def __del__(self) -> None:
+        # Nobody can use them any more; a connection that is lent out still warns when it is lost.
+        for idle in self.by_origin.values():
+            for connection in idle:
+                connection.close()
+
     def _forget_after_fork(self) -> None:
         if self.pid == os.getpid():
             return
