@@ -91,8 +91,6 @@ class WatchedTransport(httpx.BaseTransport):
         self._idle.clear()
 
     def _connect(self, watch: CallWatch, origin: _Origin) -> _Connection:
-        if origin.scheme not in ("http", "https"):
-            raise httpx.UnsupportedProtocol(f"unknown scheme {origin.scheme!r}")
         context = self._tls() if origin.scheme == "https" else None
         stream = dial(watch, origin.host, origin.port, ssl_context=context)
         core_origin = httpcore.Origin(origin.scheme.encode(), origin.host.encode(), origin.port)

@@ -99,10 +99,9 @@ class OpenAIChatAdapter(ChatEncoding):
             return Failed(failure, exchange.assembly.partial())
         except (ChatProtocolError, SseProtocolError, httpx.DecodingError) as error:
             return _failed(exchange, Code.MODEL_PROTOCOL_ERROR, Category.PROTOCOL, str(error), None)
-        except httpx.InvalidURL:
-            return _failed(
-                exchange, Code.MODEL_REQUEST_REJECTED, Category.VALIDATION, "invalid base URL", None
-            )
+        except httpx.InvalidURL as error:
+            message = f"the base URL cannot be called: {error}"
+            return _failed(exchange, Code.MODEL_REQUEST_REJECTED, Category.VALIDATION, message, None)
         finally:
             forget()
             watch.detach()
@@ -167,10 +166,15 @@ def _http_request(exchange: _Exchange) -> httpx.Request:
         headers["Idempotency-Key"] = attempt.idempotency_key
     if attempt.traceparent is not None:
         headers["traceparent"] = attempt.traceparent
+    try:
+        raw_headers = [(name.encode("ascii"), value.encode("ascii")) for name, value in headers.items()]
+    except UnicodeEncodeError:
+        # Its text quotes the value, which may be the key.
+        raise httpx.LocalProtocolError("a header holds characters that HTTP cannot carry") from None
     return httpx.Request(
         "POST",
         _endpoint(exchange.request.base_url),
-        headers=headers,
+        headers=raw_headers,
         content=exchange.request.body,
         extensions={WATCH_EXTENSION: exchange.watch},
     )
@@ -178,7 +182,19 @@ def _http_request(exchange: _Exchange) -> httpx.Request:
 
 @functools.lru_cache(maxsize=256)
 def _endpoint(base_url: str) -> httpx.URL:
-    return httpx.URL(base_url.rstrip("/") + "/chat/completions")
+    """The URL that is called; a query of the base URL (some gateways want a version there) stays behind it.
+
+    Raises httpx.InvalidURL.
+    """
+    base, mark, query = base_url.partition("?")
+    url = httpx.URL(f"{base.rstrip('/')}/chat/completions{mark}{query}")
+    try:
+        usable = url.scheme in ("http", "https") and bool(url.host)
+    except UnicodeError as error:
+        raise httpx.InvalidURL("the host name is not valid") from error
+    if not usable:
+        raise httpx.InvalidURL("not an absolute http or https URL")
+    return url
 
 
 def _read_stream(
@@ -257,7 +273,7 @@ def _broken(exchange: _Exchange, error: httpx.TransportError) -> ModelOutcome:
     if cancelled is not None:
         return cancelled
     code, category, retry_class = Code.MODEL_TRANSPORT_FAILED, Category.TRANSPORT, RetryClass.TRANSPORT
-    if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError):
+    if isinstance(error, httpx.LocalProtocolError):
         return _failed(exchange, Code.MODEL_REQUEST_REJECTED, Category.VALIDATION, str(error), None)
     if isinstance(error, LimitExpired):
         match error.limit:

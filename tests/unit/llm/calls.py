@@ -33,7 +33,7 @@ class Attempt:
     cancellation: Cancellation = field(default_factory=Cancellation)
     on_first_output: Callable[[FirstOutput], None] = lambda output: None
     on_sent: Callable[[], None] = lambda: None
-    api_key: str | None = SECRET
+    api_key: str | None = field(default=SECRET, repr=False)
     sent: int = 0
     first_outputs: list[FirstOutput] = field(default_factory=list)
 

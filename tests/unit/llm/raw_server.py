@@ -5,7 +5,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 WAIT_S = 10.0  # the bound of every wait in these tests; nothing is measured against it
 
@@ -68,10 +68,8 @@ class RawServer:
         self._listener.close()
         with self._lock:
             for sock in self._sockets:
-                try:
+                with suppress(OSError):
                     socket.socket.shutdown(sock, socket.SHUT_RDWR)
-                except OSError:
-                    pass
         for thread in self._threads:
             thread.join(WAIT_S)
 
@@ -110,7 +108,9 @@ class RawServer:
             received += data
         head, _, body = received.partition(b"\r\n\r\n")
         size = next(
-            int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")
+            int(line.split(b":")[1])
+            for line in head.lower().split(b"\r\n")
+            if line.startswith(b"content-length")
         )
         while len(body) < size:
             body += sock.recv(65536)

@@ -88,7 +88,9 @@ S10_JSON = json.dumps(
                 "message": {
                     "role": "assistant",
                     "content": "né",
-                    "tool_calls": [{"id": "a", "type": "function", "function": {"name": "add", "arguments": "{}"}}],
+                    "tool_calls": [
+                        {"id": "a", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+                    ],
                 },
                 "finish_reason": "tool_calls",
             }

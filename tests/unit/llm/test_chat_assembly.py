@@ -54,7 +54,9 @@ def given(response: ModelResponse) -> list[tuple[str | None, str, str]]:
         (calls(fragment(0, "a", None, "{")), FirstOutputKind.TOOL_ARGUMENTS),
     ],
 )
-def test_only_effective_output_counts_as_first_output(item: dict[str, Any], kind: FirstOutputKind | None) -> None:
+def test_only_effective_output_counts_as_first_output(
+    item: dict[str, Any], kind: FirstOutputKind | None
+) -> None:
     assert ChatAssembly(GENERIC).apply_frame(item) == kind
 
 
@@ -95,7 +97,8 @@ def test_S04_a_fragment_for_a_closed_call_is_an_error_in_that_profile_too() -> N
 
 
 @pytest.mark.parametrize(
-    "late", [frame(content="x"), frame(reasoning="x"), frame(refusal="x"), calls(fragment(0, None, None, "}"))]
+    "late",
+    [frame(content="x"), frame(reasoning="x"), frame(refusal="x"), calls(fragment(0, None, None, "}"))],
 )
 def test_S04_output_after_the_finish_reason_is_an_error(late: dict[str, Any]) -> None:
     with pytest.raises(ChatProtocolError, match="after"):
@@ -153,7 +156,11 @@ def test_a_parsed_object_as_arguments_becomes_its_text() -> None:
 
 
 def test_S03_an_error_is_reported_wherever_it_stands() -> None:
-    for item in ({"error": {"code": None}}, {"choices": [], "error": "x"}, {"object": "error", "message": "x"}):
+    for item in (
+        {"error": {"code": None}},
+        {"choices": [], "error": "x"},
+        {"object": "error", "message": "x"},
+    ):
         with pytest.raises(ProviderReportedError):
             assemble(item)
 

@@ -1,4 +1,4 @@
-"""Bytes of version 1 of the chat encoding. They are frozen: a change here needs a new version, not a new golden."""
+"""The frozen bytes of version 1 of the chat encoding: a change needs a new version, not a new golden."""
 
 import json
 from pathlib import Path
@@ -73,10 +73,13 @@ messages = st.builds(
     text,
 )
 tool_lists = st.lists(
-    st.builds(ToolSchema, st.text("ab", min_size=1), st.text(max_size=5), st.just({"type": "object"})), max_size=2
+    st.builds(ToolSchema, st.text("ab", min_size=1), st.text(max_size=5), st.just({"type": "object"})),
+    max_size=2,
 ).map(tuple)
 extras = st.dictionaries(
-    st.sampled_from(["a", "frequency_penalty", "messagez", "seed", "temperature", "tool_choice", "toolz", "zz"]),
+    st.sampled_from(
+        ["a", "frequency_penalty", "messagez", "seed", "temperature", "tool_choice", "toolz", "zz"]
+    ),
     st.integers() | text,
 ).map(lambda values: tuple(sorted(values.items())))
 
@@ -118,7 +121,8 @@ def test_W04_a_blank_answer_with_calls_has_no_content(encoding: ChatEncoding, bl
 
 
 @pytest.mark.parametrize(
-    "raw", ['{"a":', "[1]", "7", '"x"', "{'a': 1}", '{"a": NaN}', "{}{}", "[" * 100_000, '{"a":' * 50_000, "\x00"]
+    "raw",
+    ['{"a":', "[1]", "7", '"x"', "{'a': 1}", '{"a": NaN}', "{}{}", "[" * 100_000, '{"a":' * 50_000, "\x00"],
 )
 def test_W05_broken_arguments_go_on_the_wire_as_a_json_object_that_keeps_the_raw_text(raw: str) -> None:
     assert json.loads(wire_arguments(raw)) == {"unparsed_arguments": raw}
@@ -147,7 +151,9 @@ def test_a_tool_message_pairs_by_the_wire_id(encoding: ChatEncoding) -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["messages", "model", "tools", "stream", "n", "max_tokens", "max_completion_tokens"])
+@pytest.mark.parametrize(
+    "name", ["messages", "model", "tools", "stream", "n", "max_tokens", "max_completion_tokens"]
+)
 def test_a_parameter_that_the_adapter_sets_is_refused(encoding: ChatEncoding, name: str) -> None:
     with pytest.raises(RunError) as caught:
         encoding.encode_parameters(RequestParameters("m", 1, ((name, 1),)))

@@ -30,7 +30,9 @@ def test_what_no_header_can_carry_is_refused_without_being_quoted(tmp_path: Path
     assert not content.strip() or content.strip() not in caught.value.message
 
 
-@pytest.mark.parametrize("reference", ["env:AGENTLOOM_NO_SUCH_KEY", "env:", "file:", "file:no/such/file", "file:\x00"])
+@pytest.mark.parametrize(
+    "reference", ["env:AGENTLOOM_NO_SUCH_KEY", "env:", "file:", "file:no/such/file", "file:\x00"]
+)
 def test_an_unavailable_credential_names_its_reference(reference: str) -> None:
     with pytest.raises(RunError) as caught:
         resolve_credential(reference)

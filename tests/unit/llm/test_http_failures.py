@@ -44,7 +44,13 @@ SECRET = "sk-test-0123456789abcdef"
             None,
             Executed.NOT_EXECUTED,
         ),
-        (400, {"message": "rate limit 429, retry later"}, Code.MODEL_REQUEST_REJECTED, None, Executed.NOT_EXECUTED),
+        (
+            400,
+            {"message": "rate limit 429, retry later"},
+            Code.MODEL_REQUEST_REJECTED,
+            None,
+            Executed.NOT_EXECUTED,
+        ),
     ],
 )
 def test_the_status_and_the_codes_decide_and_no_words_do(
@@ -88,7 +94,10 @@ def test_S03_an_error_frame_is_classified_by_its_codes() -> None:
     ],
 )
 def test_retry_after_is_read_in_each_of_its_forms(headers: dict[str, str], expected_ms: int | None) -> None:
-    assert retry_after_ms(httpx.Headers([(k.encode(), v.encode()) for k, v in headers.items()]), WALL_US) == expected_ms
+    assert (
+        retry_after_ms(httpx.Headers([(k.encode(), v.encode()) for k, v in headers.items()]), WALL_US)
+        == expected_ms
+    )
 
 
 def test_D22_a_date_is_compared_with_the_answers_own_clock() -> None:
@@ -113,7 +122,8 @@ def test_a_message_is_one_bounded_line() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"<html>secret", b"[]", b"7", b"null", b"\xff", b'{"detail":[{"input":"secret"}]}', b"[" * 100_000]
+    "body",
+    [b"", b"<html>secret", b"[]", b"7", b"null", b"\xff", b'{"detail":[{"input":"secret"}]}', b"[" * 100_000],
 )
 def test_nothing_is_quoted_from_a_body_without_an_error_object(body: bytes) -> None:
     assert parse_error(body).text == ""

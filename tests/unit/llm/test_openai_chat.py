@@ -26,8 +26,10 @@ from tests.unit.llm.raw_server import CHUNKED_HEAD, STREAM_HEAD, Exchange, bytes
 HTML = b"<!doctype html><title>Login</title>"
 
 
-def outcomes_of_every_cut(body: bytes, *, head: bytes = STREAM_HEAD) -> tuple[list[Failed], Completed | Failed]:
-    """The outcomes when the connection ends cleanly after n bytes, for every n below the whole; and of the whole."""
+def outcomes_of_every_cut(
+    body: bytes, *, head: bytes = STREAM_HEAD
+) -> tuple[list[Failed], Completed | Failed]:
+    """The outcomes when the connection ends cleanly after each number of bytes; that of the whole apart."""
     adapter = new_adapter()
     with serving(*(bytes_of(head + body[:cut]) for cut in range(len(body) + 1))) as server:
         outcomes = [once(adapter, server.base_url) for _ in range(len(body) + 1)]
@@ -56,7 +58,10 @@ def test_S01_only_the_whole_stream_is_complete() -> None:
     response = completed(whole)
     assert response.text == "né\u2028\u0085\x0b😀"
     assert (response.finish_reason, response.usage) == ("stop", Usage(9, 2, 4))
-    assert (response.provider_request_id, response.transport_bytes) == ("chatcmpl-1", len(streams.S01_UNICODE))
+    assert (response.provider_request_id, response.transport_bytes) == (
+        "chatcmpl-1",
+        len(streams.S01_UNICODE),
+    )
     for cut in cuts:
         assert_incomplete(cut)
     assert cuts[-1].partial.text == response.text
@@ -169,7 +174,9 @@ def test_S10_a_json_answer_in_place_of_a_stream_is_complete_when_whole() -> None
         assert failed(answered(body, head=head)).failure.code == code
 
 
-@pytest.mark.parametrize("content_type", [b"Content-Type: text/html\r\n", b"Content-Type: text/plain\r\n", b""])
+@pytest.mark.parametrize(
+    "content_type", [b"Content-Type: text/html\r\n", b"Content-Type: text/plain\r\n", b""]
+)
 def test_S10_a_web_page_in_place_of_a_stream_is_a_protocol_error(content_type: bytes) -> None:
     head = b"HTTP/1.1 200 OK\r\n" + content_type + b"Connection: close\r\n\r\n"
     failure = failed(answered(HTML, head=head)).failure
@@ -182,9 +189,7 @@ def test_S10_a_web_page_in_place_of_a_stream_is_a_protocol_error(content_type: b
 
 
 def test_S10_a_gzip_stream_is_read_like_any_other() -> None:
-    head = (
-        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Encoding: gzip\r\nConnection: close\r\n\r\n"
-    )
+    head = STREAM_HEAD.replace(b"\r\nConnection", b"\r\nContent-Encoding: gzip\r\nConnection")
     compressed = gzip.compress(streams.S01)
     assert completed(answered(compressed, head=head)).text == "Hi"
     # The last 8 bytes are gzip's checksum and length: they carry nothing of the stream.
@@ -198,7 +203,9 @@ def test_S10_a_gzip_stream_is_read_like_any_other() -> None:
     assert failed(answered(b"not gzip at all", head=head)).failure.code == Code.MODEL_PROTOCOL_ERROR
 
 
-@pytest.mark.parametrize("bad", [b"data: \xff\n\n", b"data: {\n\n", b"data: [1]\n\n", b"data: " + b"[" * 99_999 + b"\n\n"])
+@pytest.mark.parametrize(
+    "bad", [b"data: \xff\n\n", b"data: {\n\n", b"data: [1]\n\n", b"data: " + b"[" * 99_999 + b"\n\n"]
+)
 def test_what_is_no_event_of_the_protocol_is_a_protocol_error(bad: bytes) -> None:
     outcome = failed(answered(streams.S02 + bad + streams.DONE.encode()))
     assert outcome.failure.code == Code.MODEL_PROTOCOL_ERROR
@@ -224,6 +231,13 @@ def test_the_request_is_the_frozen_body_and_carries_the_key_as_a_header() -> Non
     assert f"Authorization: Bearer {SECRET}".encode() in exchange.head
     assert json.loads(exchange.body)["stream"] is True
     assert attempt.sent == 1
+
+
+def test_a_query_of_the_base_url_stays_behind_the_path() -> None:
+    with serving(bytes_of(STREAM_HEAD + streams.S01)) as server:
+        completed(once(new_adapter(), server.base_url + "/?api-version=7"))
+        exchange: Exchange = server.requests.get(timeout=10)
+    assert exchange.head.startswith(b"POST /v1/chat/completions?api-version=7 HTTP/1.1\r\n")
 
 
 def test_the_version_names_the_encoding_and_the_profile() -> None:

@@ -21,7 +21,9 @@ def test_no_other_character_ends_a_line() -> None:
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_a_chunk_border_at_any_byte_changes_nothing(end: str) -> None:
-    whole = "\ufeff: c\nid: 1\ndata: né😀\ndata: x\n\ndata:\n\n: k\n\ndata: [DONE]\n\n".replace("\n", end).encode()
+    whole = "\ufeff: c\nid: 1\ndata: né😀\ndata: x\n\ndata:\n\n: k\n\ndata: [DONE]\n\n".replace(
+        "\n", end
+    ).encode()
     expected = events_of(whole)
     assert expected == ["né😀\nx", "[DONE]"]
     for cut in range(len(whole) + 1):
