@@ -33,7 +33,7 @@ from agentloom_worker.llm.http_failures import failure_of_frame, failure_of_stat
 from agentloom_worker.llm.profiles import Profile
 from agentloom_worker.llm.sse import SseParser, SseProtocolError
 from agentloom_worker.llm.transport import WATCH_EXTENSION, ResponseBody, WatchedTransport
-from agentloom_worker.llm.watch import CallWatch, Limit, LimitExpired
+from agentloom_worker.llm.watch import CallInterrupted, CallWatch, Limit, LimitExpired
 
 _DONE = "[DONE]"
 _REQUEST_ID_HEADERS = ("x-request-id", "request-id")
@@ -203,9 +203,10 @@ def _read_stream(
     parser, digest, assembly = SseParser(), hashlib.sha256(), exchange.assembly
     events = 0
     for chunk in response.iter_bytes():
-        exchange.watch.block_s()  # Nothing is handled after a cancellation, though it may have arrived.
         digest.update(chunk)
         for payload in parser.feed(chunk):
+            if exchange.watch.interrupted:  # Nothing is handled after a cancellation, arrived or not.
+                raise CallInterrupted()
             events += 1
             if payload.strip() != _DONE:
                 exchange.give_first_output(assembly.apply_frame(_parse(payload)))
@@ -227,7 +228,6 @@ def _read_stream(
 def _read_completion(exchange: _Exchange, response: httpx.Response) -> ModelResponse:
     body = bytearray()
     for chunk in response.iter_bytes():
-        exchange.watch.block_s()
         body += chunk
         if len(body) > limits.SSE_EVENT_BYTES_MAX:
             raise ChatProtocolError(f"the answer is larger than {limits.SSE_EVENT_BYTES_MAX} bytes")

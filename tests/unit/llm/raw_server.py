@@ -11,6 +11,7 @@ WAIT_S = 10.0  # the bound of every wait in these tests; nothing is measured aga
 
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
 CHUNKED_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+LAST_CHUNKED_HEAD = CHUNKED_HEAD[:-2] + b"Connection: close\r\n\r\n"
 
 Handler = Callable[["Exchange"], None]
 

@@ -114,6 +114,7 @@ def test_a_key_is_redacted_whole_and_in_the_providers_masked_form() -> None:
     assert "cdef" not in line
     assert "abc.def" not in line
     assert line.startswith("Incorrect API key provided:")
+    assert redact("your key: correct horse", "correct horse") == "your key: [redacted]"
 
 
 def test_a_message_is_one_bounded_line() -> None:

@@ -21,7 +21,15 @@ from agentloom_worker.errors import Code
 from agentloom_worker.llm.profiles import Profile
 from tests.unit.llm import streams
 from tests.unit.llm.calls import SECRET, Attempt, completed, failed, new_adapter, once, request_to
-from tests.unit.llm.raw_server import CHUNKED_HEAD, STREAM_HEAD, Exchange, bytes_of, chunked, serving
+from tests.unit.llm.raw_server import (
+    CHUNKED_HEAD,
+    LAST_CHUNKED_HEAD,
+    STREAM_HEAD,
+    Exchange,
+    bytes_of,
+    chunked,
+    serving,
+)
 
 HTML = b"<!doctype html><title>Login</title>"
 
@@ -84,10 +92,10 @@ def test_S02_a_body_that_ends_before_its_frame_is_incomplete_in_every_profile() 
     lenient = Profile("lenient", 1, done_required=False)
     finished = streams.S02 + streams.delta("stop").encode()
     with serving(
-        bytes_of(CHUNKED_HEAD + chunked(finished)),
-        bytes_of(CHUNKED_HEAD + chunked(finished) + b"0\r\n\r\n"),
-        bytes_of(CHUNKED_HEAD + chunked(streams.S02) + b"0\r\n\r\n"),
-        bytes_of(CHUNKED_HEAD + chunked(finished + b"data: {") + b"0\r\n\r\n"),
+        bytes_of(LAST_CHUNKED_HEAD + chunked(finished)),
+        bytes_of(LAST_CHUNKED_HEAD + chunked(finished) + b"0\r\n\r\n"),
+        bytes_of(LAST_CHUNKED_HEAD + chunked(streams.S02) + b"0\r\n\r\n"),
+        bytes_of(LAST_CHUNKED_HEAD + chunked(finished + b"data: {") + b"0\r\n\r\n"),
     ) as server:
         adapter = new_adapter(lenient)
         assert_incomplete(failed(once(adapter, server.base_url)))
