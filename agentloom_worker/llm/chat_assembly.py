@@ -50,7 +50,8 @@ class ChatAssembly:
     def apply_frame(self, frame: object) -> FirstOutputKind | None:
         """Take one JSON value of the stream; say what its first effective output is, if it has any.
 
-        Role, empty deltas and usage are none (seed 004, 6.2). Raises ChatProtocolError, ProviderReportedError.
+        Role, empty deltas and usage are none (seed 004, 6.2). Raises ChatProtocolError and
+        ProviderReportedError.
         """
         if not isinstance(frame, dict):
             raise ChatProtocolError("a frame is not a JSON object")

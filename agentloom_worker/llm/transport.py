@@ -61,7 +61,9 @@ class WatchedTransport(httpx.BaseTransport):
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         watch: CallWatch = request.extensions[WATCH_EXTENSION]
         url = request.url
-        origin = _Origin(url.scheme, url.raw_host.decode("ascii"), url.port or (443 if url.scheme == "https" else 80))
+        origin = _Origin(
+            url.scheme, url.raw_host.decode("ascii"), url.port or (443 if url.scheme == "https" else 80)
+        )
         connection = self._idle.take(origin) or self._connect(watch, origin)
         try:
             connection.stream.lend(watch)
@@ -70,7 +72,9 @@ class WatchedTransport(httpx.BaseTransport):
                 answer = connection.http.handle_request(
                     httpcore.Request(
                         method=request.method,
-                        url=httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
+                        url=httpcore.URL(
+                            scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
+                        ),
                         headers=request.headers.raw,
                         content=request.stream,
                     )
@@ -87,8 +91,6 @@ class WatchedTransport(httpx.BaseTransport):
         self._idle.clear()
 
     def _connect(self, watch: CallWatch, origin: _Origin) -> _Connection:
-        if origin.scheme not in ("http", "https"):
-            raise httpx.UnsupportedProtocol(f"unknown scheme {origin.scheme!r}")
         context = self._tls() if origin.scheme == "https" else None
         stream = dial(watch, origin.host, origin.port, ssl_context=context)
         core_origin = httpcore.Origin(origin.scheme.encode(), origin.host.encode(), origin.port)
@@ -117,7 +119,7 @@ class ResponseBody(httpx.SyncByteStream):
 
     def __iter__(self) -> Iterator[bytes]:
         with _as_httpx_errors():
-            # `yield from` would close the chunks with this generator.
+            # `yield from` would close the chunks together with this generator.
             for chunk in self._chunks:  # noqa: UP028
                 yield chunk
         self._read_to_end = True
@@ -197,6 +199,12 @@ class _IdleConnections:
             self.by_origin.clear()
         for connection in dropped:
             connection.close()
+
+    def __del__(self) -> None:
+        # Nobody can use them any more; a connection that is lent out still warns when it is lost.
+        for idle in self.by_origin.values():
+            for connection in idle:
+                connection.close()
 
     def _forget_after_fork(self) -> None:
         if self.pid == os.getpid():

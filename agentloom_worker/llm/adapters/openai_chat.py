@@ -33,7 +33,7 @@ from agentloom_worker.llm.http_failures import failure_of_frame, failure_of_stat
 from agentloom_worker.llm.profiles import Profile
 from agentloom_worker.llm.sse import SseParser, SseProtocolError
 from agentloom_worker.llm.transport import WATCH_EXTENSION, ResponseBody, WatchedTransport
-from agentloom_worker.llm.watch import CallWatch, Limit, LimitExpired
+from agentloom_worker.llm.watch import CallInterrupted, CallWatch, Limit, LimitExpired
 
 _DONE = "[DONE]"
 _REQUEST_ID_HEADERS = ("x-request-id", "request-id")
@@ -99,8 +99,9 @@ class OpenAIChatAdapter(ChatEncoding):
             return Failed(failure, exchange.assembly.partial())
         except (ChatProtocolError, SseProtocolError, httpx.DecodingError) as error:
             return _failed(exchange, Code.MODEL_PROTOCOL_ERROR, Category.PROTOCOL, str(error), None)
-        except httpx.InvalidURL:
-            return _failed(exchange, Code.MODEL_REQUEST_REJECTED, Category.VALIDATION, "invalid base URL", None)
+        except httpx.InvalidURL as error:
+            message = f"the base URL cannot be called: {error}"
+            return _failed(exchange, Code.MODEL_REQUEST_REJECTED, Category.VALIDATION, message, None)
         finally:
             forget()
             watch.detach()
@@ -165,10 +166,15 @@ def _http_request(exchange: _Exchange) -> httpx.Request:
         headers["Idempotency-Key"] = attempt.idempotency_key
     if attempt.traceparent is not None:
         headers["traceparent"] = attempt.traceparent
+    try:
+        raw_headers = [(name.encode("ascii"), value.encode("ascii")) for name, value in headers.items()]
+    except UnicodeEncodeError:
+        # Its text quotes the value, which may be the key.
+        raise httpx.LocalProtocolError("a header holds characters that HTTP cannot carry") from None
     return httpx.Request(
         "POST",
         _endpoint(exchange.request.base_url),
-        headers=headers,
+        headers=raw_headers,
         content=exchange.request.body,
         extensions={WATCH_EXTENSION: exchange.watch},
     )
@@ -176,7 +182,19 @@ def _http_request(exchange: _Exchange) -> httpx.Request:
 
 @functools.lru_cache(maxsize=256)
 def _endpoint(base_url: str) -> httpx.URL:
-    return httpx.URL(base_url.rstrip("/") + "/chat/completions")
+    """The URL that is called; a query of the base URL (some gateways want a version there) stays behind it.
+
+    Raises httpx.InvalidURL.
+    """
+    base, mark, query = base_url.partition("?")
+    url = httpx.URL(f"{base.rstrip('/')}/chat/completions{mark}{query}")
+    try:
+        usable = url.scheme in ("http", "https") and bool(url.host)
+    except UnicodeError as error:
+        raise httpx.InvalidURL("the host name is not valid") from error
+    if not usable:
+        raise httpx.InvalidURL("not an absolute http or https URL")
+    return url
 
 
 def _read_stream(
@@ -185,9 +203,10 @@ def _read_stream(
     parser, digest, assembly = SseParser(), hashlib.sha256(), exchange.assembly
     events = 0
     for chunk in response.iter_bytes():
-        exchange.watch.block_s()  # Nothing is handled after a cancellation, though it may have arrived.
         digest.update(chunk)
         for payload in parser.feed(chunk):
+            if exchange.watch.interrupted:  # Nothing is handled after a cancellation, arrived or not.
+                raise CallInterrupted()
             events += 1
             if payload.strip() != _DONE:
                 exchange.give_first_output(assembly.apply_frame(_parse(payload)))
@@ -209,7 +228,6 @@ def _read_stream(
 def _read_completion(exchange: _Exchange, response: httpx.Response) -> ModelResponse:
     body = bytearray()
     for chunk in response.iter_bytes():
-        exchange.watch.block_s()
         body += chunk
         if len(body) > limits.SSE_EVENT_BYTES_MAX:
             raise ChatProtocolError(f"the answer is larger than {limits.SSE_EVENT_BYTES_MAX} bytes")
@@ -227,8 +245,12 @@ def _read_completion(exchange: _Exchange, response: httpx.Response) -> ModelResp
 
 
 def _complete(exchange: _Exchange, response: httpx.Response, sha256: str, size_bytes: int) -> ModelResponse:
-    request_id = next((response.headers[name] for name in _REQUEST_ID_HEADERS if name in response.headers), None)
-    result = exchange.assembly.response(request_id=request_id, transport_sha256=sha256, transport_bytes=size_bytes)
+    request_id = next(
+        (response.headers[name] for name in _REQUEST_ID_HEADERS if name in response.headers), None
+    )
+    result = exchange.assembly.response(
+        request_id=request_id, transport_sha256=sha256, transport_bytes=size_bytes
+    )
     exchange.give_first_output(FirstOutputKind.COMPLETE_FRAME)
     return result
 
@@ -251,7 +273,7 @@ def _broken(exchange: _Exchange, error: httpx.TransportError) -> ModelOutcome:
     if cancelled is not None:
         return cancelled
     code, category, retry_class = Code.MODEL_TRANSPORT_FAILED, Category.TRANSPORT, RetryClass.TRANSPORT
-    if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError):
+    if isinstance(error, httpx.LocalProtocolError):
         return _failed(exchange, Code.MODEL_REQUEST_REJECTED, Category.VALIDATION, str(error), None)
     if isinstance(error, LimitExpired):
         match error.limit:

@@ -1,0 +1,125 @@
+import json
+
+import httpx
+import pytest
+
+from agentloom_worker import limits
+from agentloom_worker.domain.model import Category, Executed
+from agentloom_worker.domain.policy import RetryClass
+from agentloom_worker.errors import Code
+from agentloom_worker.llm.http_failures import (
+    failure_of_frame,
+    failure_of_status,
+    parse_error,
+    redact,
+    retry_after_ms,
+)
+
+WALL_US = 1_800_000_000 * 1_000_000  # Fri, 15 Jan 2027 08:00:00 GMT
+SECRET = "sk-test-0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "code", "retry_class", "executed"),
+    [
+        (429, {}, Code.MODEL_RATE_LIMITED, RetryClass.RATE_LIMIT, Executed.NOT_EXECUTED),
+        (429, {"code": "insufficient_quota"}, Code.MODEL_RATE_LIMITED, None, Executed.NOT_EXECUTED),
+        (408, {}, Code.MODEL_TRANSPORT_FAILED, RetryClass.TRANSPORT, Executed.NOT_EXECUTED),
+        (500, {}, Code.MODEL_PROVIDER_ERROR, RetryClass.TRANSPORT, Executed.UNKNOWN),
+        (502, {}, Code.MODEL_PROVIDER_ERROR, RetryClass.TRANSPORT, Executed.UNKNOWN),
+        (503, {}, Code.MODEL_PROVIDER_ERROR, RetryClass.TRANSPORT, Executed.UNKNOWN),
+        (504, {}, Code.MODEL_PROVIDER_ERROR, RetryClass.TRANSPORT, Executed.UNKNOWN),
+        (529, {}, Code.MODEL_PROVIDER_ERROR, RetryClass.TRANSPORT, Executed.UNKNOWN),
+        (501, {}, Code.MODEL_PROVIDER_ERROR, None, Executed.UNKNOWN),
+        (400, {}, Code.MODEL_REQUEST_REJECTED, None, Executed.NOT_EXECUTED),
+        (401, {}, Code.MODEL_REQUEST_REJECTED, None, Executed.NOT_EXECUTED),
+        (404, {}, Code.MODEL_REQUEST_REJECTED, None, Executed.NOT_EXECUTED),
+        (422, {}, Code.MODEL_REQUEST_REJECTED, None, Executed.NOT_EXECUTED),
+        (302, {}, Code.MODEL_REQUEST_REJECTED, None, Executed.NOT_EXECUTED),
+        (204, {}, Code.MODEL_PROTOCOL_ERROR, None, Executed.NOT_EXECUTED),
+        (
+            400,
+            {"code": "context_length_exceeded"},
+            Code.MODEL_CONTEXT_LENGTH_EXCEEDED,
+            None,
+            Executed.NOT_EXECUTED,
+        ),
+        (
+            400,
+            {"message": "rate limit 429, retry later"},
+            Code.MODEL_REQUEST_REJECTED,
+            None,
+            Executed.NOT_EXECUTED,
+        ),
+    ],
+)
+def test_the_status_and_the_codes_decide_and_no_words_do(
+    status: int, error: dict[str, str], code: Code, retry_class: RetryClass | None, executed: Executed
+) -> None:
+    failure = failure_of_status(
+        status, httpx.Headers(), json.dumps({"error": error}).encode(), wall_us=WALL_US, secret=None
+    )
+    assert (failure.code, failure.retry_class, failure.external_outcome) == (code, retry_class, executed)
+    assert failure.http_status == status
+
+
+def test_S03_an_error_frame_is_classified_by_its_codes() -> None:
+    unknown = failure_of_frame({"code": None, "type": "strange", "message": "timeout 503"}, secret=None)
+    assert (unknown.code, unknown.retry_class) == (Code.MODEL_PROVIDER_ERROR, None)
+    server = failure_of_frame({"code": 502, "message": "x"}, secret=None)
+    assert (server.code, server.retry_class) == (Code.MODEL_PROVIDER_ERROR, RetryClass.TRANSPORT)
+    limited = failure_of_frame({"type": "rate_limit_error"}, secret=None)
+    assert (limited.code, limited.retry_class) == (Code.MODEL_RATE_LIMITED, RetryClass.RATE_LIMIT)
+    assert limited.category is Category.RATE_LIMIT
+    text = failure_of_frame("just words", secret=None)
+    assert text.code == Code.MODEL_PROVIDER_ERROR
+    assert "just words" in text.message
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected_ms"),
+    [
+        ({}, None),
+        ({"retry-after": "7"}, 7_000),
+        ({"retry-after": "0"}, 0),
+        ({"retry-after": "1.5"}, 1_500),
+        ({"retry-after-ms": "250", "retry-after": "9"}, 250),
+        ({"retry-after": "Fri, 15 Jan 2027 08:01:00 GMT"}, 60_000),
+        ({"retry-after": "Fri, 15 Jan 2027 07:00:00 GMT"}, 0),
+        ({"retry-after": "999999999"}, int(limits.RETRY_AFTER_MAX_S * 1000)),
+        ({"retry-after": "-3"}, None),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "٣"}, None),
+    ],
+)
+def test_retry_after_is_read_in_each_of_its_forms(headers: dict[str, str], expected_ms: int | None) -> None:
+    assert retry_after_ms(httpx.Headers([(k.encode(), v.encode()) for k, v in headers.items()]), WALL_US) == expected_ms
+
+
+def test_D22_a_date_is_compared_with_the_answers_own_clock() -> None:
+    headers = httpx.Headers({"date": "Fri, 15 Jan 2027 09:00:00 GMT", "retry-after": "Fri, 15 Jan 2027 09:00:20 GMT"})
+    assert retry_after_ms(headers, WALL_US) == 20_000
+
+
+def test_a_key_is_redacted_whole_and_in_the_providers_masked_form() -> None:
+    text = f"Incorrect API key provided: {SECRET}. Also sk-test***cdef and Bearer abc.def"
+    line = redact(text, SECRET)
+    assert SECRET not in line
+    assert "cdef" not in line
+    assert "abc.def" not in line
+    assert line.startswith("Incorrect API key provided:")
+    assert redact("your key: correct horse", "correct horse") == "your key: [redacted]"
+
+
+def test_a_message_is_one_bounded_line() -> None:
+    assert redact("a\n\tb\ud800", None) == "a b?"
+    assert len(redact("x" * 10_000, None)) <= limits.ERROR_TEXT_CHARACTERS_MAX + 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"<html>secret", b"[]", b"7", b"null", b"\xff", b'{"detail":[{"input":"secret"}]}', b"[" * 100_000],
+)
+def test_nothing_is_quoted_from_a_body_without_an_error_object(body: bytes) -> None:
+    assert parse_error(body).text == ""
