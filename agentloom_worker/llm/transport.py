@@ -61,9 +61,7 @@ class WatchedTransport(httpx.BaseTransport):
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         watch: CallWatch = request.extensions[WATCH_EXTENSION]
         url = request.url
-        origin = _Origin(
-            url.scheme, url.raw_host.decode("ascii"), url.port or (443 if url.scheme == "https" else 80)
-        )
+        origin = _Origin(url.scheme, url.raw_host.decode("ascii"), url.port or (443 if url.scheme == "https" else 80))
         connection = self._idle.take(origin) or self._connect(watch, origin)
         try:
             connection.stream.lend(watch)
@@ -72,9 +70,7 @@ class WatchedTransport(httpx.BaseTransport):
                 answer = connection.http.handle_request(
                     httpcore.Request(
                         method=request.method,
-                        url=httpcore.URL(
-                            scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
-                        ),
+                        url=httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
                         headers=request.headers.raw,
                         content=request.stream,
                     )

@@ -245,12 +245,8 @@ def _read_completion(exchange: _Exchange, response: httpx.Response) -> ModelResp
 
 
 def _complete(exchange: _Exchange, response: httpx.Response, sha256: str, size_bytes: int) -> ModelResponse:
-    request_id = next(
-        (response.headers[name] for name in _REQUEST_ID_HEADERS if name in response.headers), None
-    )
-    result = exchange.assembly.response(
-        request_id=request_id, transport_sha256=sha256, transport_bytes=size_bytes
-    )
+    request_id = next((response.headers[name] for name in _REQUEST_ID_HEADERS if name in response.headers), None)
+    result = exchange.assembly.response(request_id=request_id, transport_sha256=sha256, transport_bytes=size_bytes)
     exchange.give_first_output(FirstOutputKind.COMPLETE_FRAME)
     return result
 
