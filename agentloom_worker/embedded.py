@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -144,13 +145,18 @@ class Dispatcher:
     def _serve(self) -> None:
         while not self._stopped.is_set():
             dispatch_id = self.wake_ups.get(1.0)
-            if dispatch_id is not None:
+            if dispatch_id is None:
+                continue
+            try:
                 self.runner.run(dispatch_id)
+            except Exception:  # noqa: BLE001 - the slot must outlive whatever the claim met; the row stays
+                telemetry.count("slot_crashes")
+                telemetry.log(logging.ERROR, "slot_crashed", traceback=traceback.format_exc())
 
     def _poll(self) -> None:
         """Look for due rows while slots are idle, sweep, say that this process is there."""
         clock = self.ports.clock
-        sweep_at = seen_at = clock.monotonic_s()
+        sweep_at = seen_at = solitary_at = clock.monotonic_s()
         collect_at = clock.monotonic_s() + COLLECT_EVERY_S
         while not clock.wait(self._stopped, IDLE_POLL_S):
             now_s = clock.monotonic_s()
@@ -166,9 +172,14 @@ class Dispatcher:
                     collect_blobs(self.ports)
                 if len(self.wake_ups) == 0:
                     self.wake_ups.put(self.ports.store.list_due(self.ports.settings.queues, 2 * self.threads))
+                if now_s >= solitary_at:
+                    solitary_at = now_s + 1.0
                     self._serve_solitary()
             except AgentloomError as error:
                 telemetry.log(logging.WARNING, "poll_failed", code=error.code)
+            except Exception:  # noqa: BLE001 - a poller that dies would stop the process's work unseen
+                telemetry.count("poll_crashes")
+                telemetry.log(logging.ERROR, "poll_crashed", traceback=traceback.format_exc())
 
     def _serve_solitary(self) -> None:
         """A row that cost two processes their life runs in a fresh child process, one at a time (T8)."""

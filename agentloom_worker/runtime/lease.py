@@ -6,6 +6,7 @@ unknown until a plain read says otherwise.
 
 import logging
 import threading
+import traceback
 
 from agentloom_worker import telemetry
 from agentloom_worker.cancellation import CancelReason
@@ -81,6 +82,9 @@ class Keeper:
             except AgentloomError as error:
                 # A store that is down is no news about our claims: unknown, not lost.
                 telemetry.log(logging.WARNING, "keeper_failed", code=error.code)
+            except Exception:  # noqa: BLE001 - without its keeper a process would lose every claim it holds
+                telemetry.count("keeper_crashes")
+                telemetry.log(logging.ERROR, "keeper_crashed", traceback=traceback.format_exc())
 
     def renew(self) -> None:
         """Extend every claim whose step may still go on; cancel those that another worker has."""

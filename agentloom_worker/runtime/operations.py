@@ -7,6 +7,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from agentloom_worker import faults
+from agentloom_worker.cancellation import CancelReason
 from agentloom_worker.capabilities.arguments import check_arguments
 from agentloom_worker.capabilities.builtin.result import read_arguments, read_slice, result_not_found
 from agentloom_worker.capabilities.catalog import find
@@ -17,6 +18,7 @@ from agentloom_worker.context.request import hash_request
 from agentloom_worker.domain.capability import CapabilityKind, CapabilitySpec, ToolResult
 from agentloom_worker.domain.commit import Part, Put, RunFence, RuntimeCommit
 from agentloom_worker.domain.model import (
+    Cancelled,
     Category,
     Executed,
     Failed,
@@ -29,7 +31,7 @@ from agentloom_worker.domain.model import (
 from agentloom_worker.domain.operation import Attempt, AttemptState, Operation, OperationKind
 from agentloom_worker.domain.run import TicketState
 from agentloom_worker.domain.session import DeliveryState
-from agentloom_worker.errors import AgentloomError, Code, InvariantError, RunError
+from agentloom_worker.errors import AgentloomError, Code, InvariantError, RunError, SupersededError
 from agentloom_worker.llm.adapter import AttemptContext, ModelCall
 from agentloom_worker.runtime.commit import commit_held
 from agentloom_worker.runtime.live import Live
@@ -69,7 +71,12 @@ def perform_model(ports: Ports, slice_: Slice, live: Live) -> tuple[Slice, Outco
     )
     fragments = slice_.view.length
     call = ModelCall(body, binding.base_url, fragments, slice_.view.last())
-    outcome: ModelOutcome = adapter_of(ports, slice_.release).stream_once(call, context)
+    try:
+        outcome: ModelOutcome = adapter_of(ports, slice_.release).stream_once(call, context)
+    except SupersededError:
+        # The first output could not be committed: the claim is void, what came is a late fact (RULINGS R3).
+        live.cancel(CancelReason.SUPERSEDED)
+        outcome = Cancelled(Partial(), sent=True)
     faults.hit("effect.done", "attempt_model")
     return receiver.slice, ModelEnded(outcome, live.cancellation.reason)
 
@@ -104,6 +111,7 @@ class _FirstOutputReceiver:
         attempt, operation = slice_.attempt, slice_.operation
         assert attempt is not None and operation is not None, "a stream has an attempt"
         noted = replace(attempt, first_output=first, first_output_at=self._live.now_us())
+        self.slice = replace(slice_, attempt=noted)
         waiting = [
             pending
             for pending in slice_.inputs
@@ -185,6 +193,8 @@ def _invoke(
         failure = Failure(error.code, Category.ENVIRONMENT, error.message, Executed.NOT_EXECUTED)
         return ToolEnded(failed(failure), None)
     live.begin_effect()
+    # The keeper renews no longer than the call may take (RULINGS T9).
+    live.deadline_us = min(slice_.run.deadline_at, live.now_us() + 1000 * spec.timeout_ms)
     faults.hit("attempt.before", "attempt_call")
     context = open_context(
         ports.clock,

@@ -4,7 +4,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from agentloom_worker import limits
 from agentloom_worker.cancellation import Cancellation
@@ -78,10 +78,13 @@ class Chance(Protocol):
 
 
 class BoundedCache(Generic[Key, Value]):
-    """A small least-recently-used cache of immutable values. Safe for use by many threads."""
+    """A least-recently-used cache of immutable values, bounded by number and weight. Safe for many threads."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, weigh: Callable[[Any], int] = lambda _value: 0, weight_max: int = 0) -> None:
         self._size = size
+        self._weigh = weigh
+        self._weight_max = weight_max
+        self._weight = 0
         self._lock = threading.Lock()
         self._items: OrderedDict[Key, Value] = OrderedDict()
 
@@ -96,10 +99,13 @@ class BoundedCache(Generic[Key, Value]):
     def put(self, key: Key, value: Value) -> None:
         """Remember a value; the least recently used one may go."""
         with self._lock:
+            if key in self._items:
+                self._weight -= self._weigh(self._items.pop(key))
             self._items[key] = value
-            self._items.move_to_end(key)
-            if len(self._items) > self._size:
-                self._items.popitem(last=False)
+            self._weight += self._weigh(value)
+            while len(self._items) > self._size or (self._weight > self._weight_max and len(self._items) > 1):
+                _, dropped = self._items.popitem(last=False)
+                self._weight -= self._weigh(dropped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +148,12 @@ class Ports:
     settings: Settings
     publish: Callable[[list[DispatchId]], None]
     releases: BoundedCache[ReleaseId, OwnedRelease] = field(default_factory=lambda: BoundedCache(limits.RELEASE_CACHE))
-    views: BoundedCache[ContextId, CachedView] = field(default_factory=lambda: BoundedCache(limits.VIEW_CACHE_CONTEXTS))
+    views: BoundedCache[ContextId, CachedView] = field(
+        default_factory=lambda: BoundedCache(
+            limits.VIEW_CACHE_CONTEXTS,
+            weigh=lambda cached: cached.view.size_bytes,
+            weight_max=limits.VIEW_CACHE_BYTES,
+        )
+    )
     heads: BoundedCache[bytes, RequestHead] = field(default_factory=lambda: BoundedCache(limits.RELEASE_CACHE))
     on_event: Callable[[RunId], None] = lambda _run_id: None

@@ -15,7 +15,7 @@ from agentloom_worker.canonical import canonical_bytes
 from agentloom_worker.capabilities.result import encode_result
 from agentloom_worker.domain.commit import CommitReceipt, OutboxRow, RuntimeCommit
 from agentloom_worker.domain.dispatch import Claim, Queue, Successor
-from agentloom_worker.domain.model import Cancelled, Completed, Failed
+from agentloom_worker.domain.model import Cancelled, Completed, Executed, Failed
 from agentloom_worker.domain.operation import Attempt
 from agentloom_worker.domain.response import encode_partial, encode_response
 from agentloom_worker.errors import (
@@ -47,11 +47,11 @@ _FUSED_PARTS_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class Inline:
-    """The next step of this slot: already claimed, with the slice that the commit left."""
+    """The next step of this slot: already claimed, with the slice that the commit left, where it is whole."""
 
     claim: Claim
     claimed_s: float
-    slice: Slice
+    slice: Slice | None
 
 
 @dataclass(slots=True)
@@ -158,6 +158,9 @@ class StepRunner:
         if live.cancellation.reason in (CancelReason.STOP, CancelReason.SUPERSEDED):
             self._late(live, slice_, outcome)
             return None
+        if live.cancellation.reason is CancelReason.DRAIN and not _began(outcome):
+            self._hand_back(live, delay_us=0, error=None)
+            return None
         if live.claim.step == "attempt_call" and slice_.batch is not None and slice_.batch.size > 1:
             # Siblings settle meanwhile; whether this one is the last is decided on fresh rows.
             slice_ = load_slice(self._ports, slice_.run.run_id)
@@ -181,6 +184,7 @@ class StepRunner:
         for attempt in range(tries):
             plan = self._plan(live, slice_, entry, outcome, budget, fused=fused and attempt < limits.FUSED_TRIES)
             faults.hit("commit.before", live.claim.step)
+            sent_s = self._ports.clock.monotonic_s()
             try:
                 receipt = self._commit(live, plan.commit, outcome)
             except RevisionConflictError as conflict:
@@ -193,7 +197,7 @@ class StepRunner:
                 continue
             faults.hit("commit.after", live.claim.step)
             assert receipt is not None, "a step's commit names its run"
-            return self._follow(live, plan, receipt)
+            return self._follow(live, plan, receipt, sent_s)
         raise RevisionConflictError(f"dispatch {live.claim.dispatch_id} after {tries} tries: a row")
 
     def _commit(self, live: Live, todo: RuntimeCommit, outcome: Outcome | None) -> CommitReceipt | None:
@@ -321,9 +325,11 @@ class StepRunner:
             return False
         return budget.hops > 0 and self._ports.clock.monotonic_s() < budget.until_s
 
-    def _follow(self, live: Live, plan: _Plan, receipt: CommitReceipt) -> Inline | None:
-        """After the commit: publish what others may take, go on with what is ours."""
-        committed_s = self._ports.clock.monotonic_s()
+    def _follow(self, live: Live, plan: _Plan, receipt: CommitReceipt, sent_s: float) -> Inline | None:
+        """After the commit: publish what others may take, go on with what is ours.
+
+        The next claim's time counts from when the commit was sent, as a renewal's does (RUNTIME 4).
+        """
         run = replace(
             plan.slice.run,
             status=receipt.status,
@@ -355,7 +361,9 @@ class StepRunner:
             failures=0,
             now_us=receipt.now_us,
         )
-        return Inline(claim, committed_s, slice_)
+        entry = STEPS[live.claim.step]
+        stale = isinstance(entry, PureStep) and entry.alone
+        return Inline(claim, sent_s, None if stale else slice_)
 
     def _hand_back(self, live: Live, *, delay_us: int, error: str | None) -> None:
         """Give the row back before the effect began; it does not count as an attempt (RULINGS A1)."""
@@ -414,6 +422,18 @@ class StepRunner:
             save_late(self._ports, attempt, fact)
         except AgentloomError as error:
             telemetry.log(logging.WARNING, "late_fact_failed", code=error.code)
+
+
+def _began(outcome: Outcome) -> bool:
+    """Whether the effect of an ended attempt may have begun."""
+    match outcome:
+        case ModelEnded(outcome=Cancelled(sent=sent)):
+            return sent
+        case ToolEnded(result=result):
+            failure = result.failure
+            return failure is None or failure.external_outcome is not Executed.NOT_EXECUTED
+        case _:
+            return True
 
 
 def _parks(error: Exception) -> bool:

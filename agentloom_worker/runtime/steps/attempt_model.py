@@ -126,7 +126,7 @@ def _cancelled(
             moved = replace(moved, drain_interrupts=operation.drain_interrupts + 1)
             again = retry_drain(operation)
             detail = "the model attempt was ended by too many drains"
-            return _next(slice_, moved, attempt, ended, again, Code.MODEL_TRANSPORT_FAILED, detail)
+            return _next(slice_, moved, attempt, ended, again, Code.MODEL_INTERRUPTED, detail)
         case CancelReason.DEADLINE | CancelReason.TIMEOUT | None:
             closed = replace(
                 moved,
