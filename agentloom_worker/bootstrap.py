@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 
 from agentloom_worker.capabilities.python import invoke_inline, invoke_python
 from agentloom_worker.clock import Clock, SystemClock
-from agentloom_worker.ids import DispatchId, Ids, SystemIds
+from agentloom_worker.domain.dispatch import WakeUp
+from agentloom_worker.ids import Ids, SystemIds
 from agentloom_worker.llm.adapter import ModelAdapter
 from agentloom_worker.llm.adapters import ADAPTERS, AdapterPorts
 from agentloom_worker.llm.adapters.scripted import Script
@@ -33,7 +34,7 @@ def make_ports(
     settings: Settings | None = None,
     scripts: Mapping[str, Script] | None = None,
     tools: ToolRunner = invoke_python,
-    publish: Callable[[list[DispatchId]], None] = lambda _due: None,
+    publish: Callable[[list[WakeUp]], None] = lambda _due: None,
     seed: int | None = None,
     pool_size: int = 12,
 ) -> Ports:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from agentloom_worker import __version__, limits, telemetry
 from agentloom_worker.bootstrap import make_ports
 from agentloom_worker.cleanup.blobs import collect_blobs
-from agentloom_worker.domain.dispatch import Queue
+from agentloom_worker.domain.dispatch import Queue, WakeUp
 from agentloom_worker.errors import AgentloomError
 from agentloom_worker.ids import DispatchId, ProcessId, RunId
 from agentloom_worker.llm.adapters.scripted import Script
@@ -39,8 +39,12 @@ class WakeUps:
         self._waiting: set[DispatchId] = set()
         self._lock = threading.Lock()
 
-    def put(self, due: list[DispatchId]) -> None:
+    def publish(self, due: list[WakeUp]) -> None:
         """Wake somebody up; never blocks."""
+        self.put([row.dispatch_id for row in due])
+
+    def put(self, due: list[DispatchId]) -> None:
+        """Queue rows that are not queued yet."""
         for dispatch_id in due:
             with self._lock:
                 if dispatch_id in self._waiting:
@@ -226,7 +230,7 @@ def make_dispatcher(
         database_url,
         settings=settings,
         scripts=scripts,
-        publish=wake_ups.put,
+        publish=wake_ups.publish,
         pool_size=threads + 4,
     )
     if on_event is not None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from agentloom_worker.bootstrap import invoke_inline, make_ports
 from agentloom_worker.clock import ManualClock
+from agentloom_worker.domain.dispatch import WakeUp
 from agentloom_worker.ids import DispatchId, ProcessId
 from agentloom_worker.runtime.dispatch import Sweeper
 from agentloom_worker.runtime.lease import Keeper
@@ -54,11 +55,11 @@ class Worker:
             self.clock.advance_to(wake_at + 1)
             self.published.clear()
             self.sweeper.sweep()
-            for dispatch_id in list(self.published):
-                claimed += self.runner.run(dispatch_id)
+            for row in list(self.published):
+                claimed += self.runner.run(row.dispatch_id)
         raise AssertionError(f"the rows did not come to rest within {rounds} rounds")
 
-    published: list[DispatchId] = None  # type: ignore[assignment]
+    published: list[WakeUp] = None  # type: ignore[assignment]
 
     def close(self) -> None:
         self.ports.store.close()
@@ -75,7 +76,7 @@ def make_worker(
 ) -> Worker:
     """A worker whose tools run in the calling thread and whose clock stands until it is moved."""
     clock = clock or ManualClock()
-    published: list[DispatchId] = []
+    published: list[WakeUp] = []
     ports = make_ports(
         url,
         clock=clock,

@@ -32,6 +32,17 @@ class Successor:
 
 
 @dataclass(frozen=True, slots=True)
+class WakeUp:
+    """The hint that a row is there. `force` skips any look-up of who may hold it (RULINGS T11)."""
+
+    dispatch_id: DispatchId
+    step: str
+    queue: str
+    version: int
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """A row that this process holds. `attempts` includes this claim; `now_us` is the database's clock."""
 

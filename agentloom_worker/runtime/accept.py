@@ -41,7 +41,7 @@ from agentloom_worker.ids import (
 )
 from agentloom_worker.limits import INPUT_BYTES_MAX
 from agentloom_worker.runtime.commit import commit
-from agentloom_worker.runtime.dispatch import outbox_row
+from agentloom_worker.runtime.dispatch import outbox_row, wake_up
 from agentloom_worker.runtime.payload import make_payload
 from agentloom_worker.runtime.ports import US, Ports
 from agentloom_worker.runtime.request import bind_requests
@@ -105,7 +105,7 @@ def accept_question(
         todo = _question(ports, session, body, _release(ports, session, release_id), key, command)
         commit(ports, todo)
         rows = todo.outbox
-        ports.publish([row.dispatch_id for row in rows])
+        ports.publish([wake_up(row) for row in rows])
         found = ports.store.find_commit(session.session_id, key)
     if found is None or found[1] is None:
         raise InvariantError(f"session {session.session_id}: an accepted question left no receipt")
@@ -248,7 +248,7 @@ def stop_run(
     except (LeaseLostError, RequestError):
         # Somebody ended it first, or stopped it for another cause under the same key.
         applied = False
-    ports.publish([row.dispatch_id for row in outbox])
+    ports.publish([wake_up(row) for row in outbox])
     ports.on_event(run_id)
     after = ports.store.load_run(run_id)
     assert after is not None, f"run {run_id} has vanished"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from agentloom_worker import limits, telemetry
 from agentloom_worker.domain.commit import OutboxRow
-from agentloom_worker.domain.dispatch import Successor
+from agentloom_worker.domain.dispatch import Successor, WakeUp
 from agentloom_worker.errors import InvariantError
 from agentloom_worker.ids import ClaimToken, DispatchId
 from agentloom_worker.runtime.ports import US, Ports
@@ -19,6 +19,11 @@ def outbox_row(ports: Ports, successor: Successor, inline_token: ClaimToken | No
     if entry is None:
         raise InvariantError(f"no step is named {successor.step!r}")
     return OutboxRow(DispatchId(ports.ids.new()), successor, entry.queue.value, entry.version, 0, inline_token)
+
+
+def wake_up(row: OutboxRow) -> WakeUp:
+    """The hint for a row that a commit inserted."""
+    return WakeUp(row.dispatch_id, row.successor.step, row.queue, row.version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,7 @@ class Sweeper:
                 losses_before_solitary=limits.LOSSES_BEFORE_SOLITARY,
             )
             seen += len(rows)
-            due = [row.dispatch_id for row in rows if row.publish]
+            due = [WakeUp(row.dispatch_id, row.step, row.queue, row.version, force=True) for row in rows if row.publish]
             published += len(due)
             for row in rows:
                 if row.parked:

@@ -13,10 +13,10 @@ from agentloom_worker.capabilities.handler import PythonHandler
 from agentloom_worker.clock import Clock
 from agentloom_worker.context.view import View
 from agentloom_worker.domain.capability import CapabilitySpec, ToolResult
-from agentloom_worker.domain.dispatch import Queue
+from agentloom_worker.domain.dispatch import Queue, WakeUp
 from agentloom_worker.domain.model import RequestParameters
 from agentloom_worker.domain.release import FrozenRelease
-from agentloom_worker.ids import ContextId, DispatchId, Ids, OwnerId, ReleaseId, RunId
+from agentloom_worker.ids import ContextId, Ids, OwnerId, ReleaseId, RunId
 from agentloom_worker.llm.adapter import ModelAdapter
 from agentloom_worker.storage.store import Store
 
@@ -146,7 +146,7 @@ class Ports:
     tools: ToolRunner
     resolve_credential: Callable[[str], str]
     settings: Settings
-    publish: Callable[[list[DispatchId]], None]
+    publish: Callable[[list[WakeUp]], None]
     releases: BoundedCache[ReleaseId, OwnedRelease] = field(default_factory=lambda: BoundedCache(limits.RELEASE_CACHE))
     views: BoundedCache[ContextId, CachedView] = field(
         default_factory=lambda: BoundedCache(

@@ -14,7 +14,7 @@ from agentloom_worker.cancellation import CancelReason
 from agentloom_worker.canonical import canonical_bytes
 from agentloom_worker.capabilities.result import encode_result
 from agentloom_worker.domain.commit import CommitReceipt, OutboxRow, RuntimeCommit
-from agentloom_worker.domain.dispatch import Claim, Queue, Successor
+from agentloom_worker.domain.dispatch import Claim, Queue, Successor, WakeUp
 from agentloom_worker.domain.model import Cancelled, Completed, Executed, Failed
 from agentloom_worker.domain.operation import Attempt
 from agentloom_worker.domain.response import encode_partial, encode_response
@@ -27,7 +27,7 @@ from agentloom_worker.errors import (
 )
 from agentloom_worker.ids import ClaimToken, DispatchId, ProcessId
 from agentloom_worker.runtime.commit import commit, save_late
-from agentloom_worker.runtime.dispatch import outbox_row
+from agentloom_worker.runtime.dispatch import outbox_row, wake_up
 from agentloom_worker.runtime.lease import Keeper
 from agentloom_worker.runtime.live import Live
 from agentloom_worker.runtime.outcome import ModelEnded, Outcome, ToolEnded
@@ -69,7 +69,7 @@ class _Plan:
     commit: RuntimeCommit
     slice: Slice
     inline: OutboxRow | None
-    publish: tuple[DispatchId, ...]
+    publish: tuple[WakeUp, ...]
 
 
 class StepRunner:
@@ -298,9 +298,9 @@ class StepRunner:
             assert last.slice.batch is not None
             delivery = (outbox_row(ports, last.settles), last.slice.batch.batch_id)
         run = results[0].slice.run
-        publish = [row.dispatch_id for row in rows if row.inline_token is None and not row.successor.delay_us]
+        publish = [wake_up(row) for row in rows if row.inline_token is None and not row.successor.delay_us]
         if delivery is not None:
-            publish.append(delivery[0].dispatch_id)
+            publish.append(wake_up(delivery[0]))
         todo = RuntimeCommit(
             scope_id=run.run_id,
             key=live.claim.token.bytes,
@@ -370,7 +370,10 @@ class StepRunner:
         self._ports.store.hand_back(live.claim, delay_us=delay_us, failed=False, failures_max=1, error=error)
         telemetry.count("hand_backs")
         if delay_us == 0:
-            self._ports.publish([live.claim.dispatch_id])
+            entry = STEPS.get(live.claim.step)
+            if entry is not None:
+                row = WakeUp(live.claim.dispatch_id, live.claim.step, entry.queue.value, entry.version)
+                self._ports.publish([row])
 
     def _superseded(self, live: Live, error: SupersededError) -> None:
         """Another has it or did it; before the effect a live claim is only handed back."""

@@ -187,7 +187,7 @@ SWEEP = Template(
     " AND wake_at <= (SELECT {now}) ORDER BY wake_at LIMIT :batch {lock} {skip})"
     " AND (claim_token IS NULL OR claimed_until < {now} OR claimed_until > {now} + 2 * :ttl_us)"
     " RETURNING dispatch_id, queue, (claim_token IS NULL OR suspect_at < {now} - :grace_us) AS publish,"
-    " run_id, step, parked_at",
+    " run_id, step, parked_at, step_version",
 )
 # A published row is looked at again after a while; only a failed publish makes it due at once.
 WAKE = Template(

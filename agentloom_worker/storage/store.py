@@ -93,6 +93,7 @@ class SweptRow:
     publish: bool
     run_id: RunId | None
     step: str
+    version: int
     parked: bool
 
 
@@ -244,6 +245,7 @@ class Store:
                 bool(row[2]) and row[5] is None,
                 RunId(_uuid(row[3])) if row[3] else None,
                 str(row[4]),
+                int(row[6]),  # type: ignore[call-overload]
                 row[5] is not None,
             )
             for row in rows
