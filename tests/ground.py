@@ -28,6 +28,7 @@ from tests.factories import python_tool, release_document
 from tests.simulator import Worker, make_worker
 
 STEPWISE = Settings(fusion=False, inline_hops=0)
+_open: list[Worker] = []
 TTL_S = STEPWISE.claim_ttl_s
 GRACE_S = STEPWISE.suspect_grace_s
 
@@ -99,9 +100,9 @@ class Ground:
         )
 
     def other_worker(self, **options: Any) -> Worker:
-        """Another process on the same database and the same clock; the caller closes it."""
+        """Another process on the same database and the same clock."""
         options = {"settings": STEPWISE, "scripts": {"main": two_calls_then_answer}, "clock": self.clock, **options}
-        return make_worker(self.store.url, **options)
+        return _remembered(make_worker(self.store.url, **options))
 
     def set_run(self, **values: object) -> None:
         """Put the run into a state that no test should have to walk to."""
@@ -135,7 +136,7 @@ def stand(
     **overrides: Any,
 ) -> Ground:
     """A run on a migrated database, driven until its node reaches a phase (None: only accepted)."""
-    worker = make_worker(url, scripts={"main": script}, settings=settings, clock=clock)
+    worker = _remembered(make_worker(url, scripts={"main": script}, settings=settings, clock=clock))
     tools = {"echo": python_tool(), "fail": python_tool(handler="tests.tools:fail")}
     publish_release(worker.ports, release_document(tools=tools, **overrides))
     session_id = open_session(worker)
@@ -146,6 +147,17 @@ def stand(
     elif until is not None:
         worker.drive(until=lambda: until(ground))
     return ground
+
+
+def _remembered(worker: Worker) -> Worker:
+    _open.append(worker)
+    return worker
+
+
+def close_all() -> None:
+    """Close every store that a test opened; its fixture calls this."""
+    while _open:
+        _open.pop().close()
 
 
 def open_session(worker: Worker, agent_id: str = "assistant") -> SessionId:
