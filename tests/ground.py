@@ -138,8 +138,9 @@ def stand(
     """A run on a migrated database, driven until its node reaches a phase (None: only accepted)."""
     worker = _remembered(make_worker(url, scripts={"main": script}, settings=settings, clock=clock))
     tools = {"echo": python_tool(), "fail": python_tool(handler="tests.tools:fail")}
-    publish_release(worker.ports, release_document(tools=tools, **overrides))
-    session_id = open_session(worker)
+    document = release_document(tools=tools, **overrides)
+    publish_release(worker.ports, document)
+    session_id = open_session(worker, document["agent"]["id"])
     receipt = ask(worker, session_id, text)
     ground = Ground(worker, session_id, receipt)
     if isinstance(until, Phase):
