@@ -149,8 +149,6 @@ def test_a_database_that_is_away_is_unavailable_in_every_way_of_asking_it(
         with pytest.raises(PersistenceUnavailableError):
             store.load_run(ground.run_id)
         with pytest.raises(PersistenceUnavailableError):
-            store.sweep(
-                low_us=0, batch=1, grace_us=1, ttl_us=1, again_us=1, again_max_us=1, losses_before_solitary=2
-            )
+            store.sweep(low_us=0, batch=1, grace_us=1, ttl_us=1, again_us=1, again_max_us=1, losses_before_solitary=2)
         with pytest.raises(PersistenceUnavailableError):
             store.check_schema()
