@@ -106,7 +106,8 @@ class PostgresDriver:
                 self._wait.wait(min(0.05 * 2**attempt, 1.0))
             try:
                 pooled = self._commits.raw_connection()
-            except (sa.exc.OperationalError, sa.exc.TimeoutError) as error:
+            except (psycopg2.OperationalError, psycopg2.InterfaceError, sa.exc.TimeoutError) as error:
+                # The pool hands on the driver's own errors here; only its reads wrap them.
                 last = type(error).__name__
                 continue
             try:

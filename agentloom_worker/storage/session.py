@@ -65,10 +65,12 @@ user_input_delivery = sa.Table(
     **HOT,
 )
 
+# The id is fresh, so a conflict can only be this very statement, sent again after a lost answer (RULINGS T6).
 SESSION_INSERT = Template(
     "session_insert",
     "session_id:uuid owner_id:uuid",
-    "INSERT INTO session (session_id, owner_id, input_head, created_at) VALUES (:session_id, :owner_id, 0, {now})",
+    "INSERT INTO session (session_id, owner_id, input_head, created_at) VALUES (:session_id, :owner_id, 0, {now})"
+    " ON CONFLICT (session_id) DO NOTHING",
 )
 # The session's lock comes before any run's (RULINGS T2). On SQLite the writer's lock already holds.
 SESSION_LOCK = Template(

@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from agentloom_worker.canonical import REPLACEMENT, effective_text
+
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
 _POSTGRES_TYPES = {"uuid": "uuid", "text": "text", "bytes": "bytea", "int": "bigint", "bool": "boolean"}
 NOW = "now"
@@ -19,6 +21,14 @@ class Miss(StrEnum):
 
     LEASE_LOST = "LM001"
     REVISION_CONFLICT = "LM002"
+
+
+def storable_text(text: str) -> str:
+    """The text as a text column takes it: PostgreSQL has no NUL, and neither database a lone surrogate.
+
+    Text columns hold names, codes and what is said of a failure; bodies are bytes and keep everything.
+    """
+    return effective_text(text.replace("\0", REPLACEMENT))[0]
 
 
 @dataclass(frozen=True)
@@ -73,6 +83,7 @@ class Template:
         sqlite = _PARAMETER.sub(lambda match: f"?{index[match[1]]}", bare)
         object.__setattr__(self, "sqlite", sqlite)
         object.__setattr__(self, "uuid_positions", tuple(i for i, kind in enumerate(kinds) if kind == "uuid"))
+        object.__setattr__(self, "text_positions", tuple(i for i, kind in enumerate(kinds) if kind == "text"))
 
     # Filled in by __post_init__; declared for the type checker.
     names: tuple[str, ...] = ()
@@ -82,9 +93,14 @@ class Template:
     postgres_execute: str = ""
     sqlite: str = ""
     uuid_positions: tuple[int, ...] = ()
+    text_positions: tuple[int, ...] = ()
 
     def __call__(self, *arguments: object) -> "Statement":
         """Bind values in the order of `parameters`; the clock is bound by the driver."""
+        for position in self.text_positions:
+            value = arguments[position]
+            if isinstance(value, str) and ("\0" in value or not value.isascii()):
+                arguments = (*arguments[:position], storable_text(value), *arguments[position + 1 :])
         return Statement(self, arguments)
 
 
