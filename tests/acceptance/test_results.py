@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentloom_worker.canonical import sha256_hex
+from agentloom_worker.canonical import sha256, sha256_hex
 from agentloom_worker.capabilities.result import decode_result, result_ref
 from agentloom_worker.domain.operation import OperationKind, OperationStatus
 from agentloom_worker.domain.run import RunStatus
@@ -26,6 +26,7 @@ from tests.acceptance.harness import (
     http_release,
     operations,
     owner_of,
+    query,
     run_of,
     simulated,
     tool_texts,
@@ -53,7 +54,8 @@ def test_C19_a_large_result_is_stored_whole_and_shown_as_the_range_that_it_names
         operation, body = _whole(worker.ports, run_id)
         text = decode_result(body).text
         assert text == tools.wide(SIZE)
-        assert operation.raw.blob_id is not None
+        stored = query(worker.ports, "SELECT sha256, size_bytes FROM blob WHERE blob_id = :blob", blob=operation.raw.blob_id)
+        assert [(bytes(row[0]), row[1]) for row in stored] == [(sha256(body), len(body))]
         (shown,) = tool_texts(frozen_requests(worker.ports, run_id)[-1])
         header, _, rest = shown.partition("\n")
         preview, _, footer = rest.rpartition("\n")

@@ -44,3 +44,8 @@ def noise(seed: str, size_bytes: int) -> str:
 def wide(size_bytes: int) -> str:
     """A text of characters of three bytes and one of one byte, so that ranges must mind boundaries."""
     return ("€" * (size_bytes // 3 + 1))[: size_bytes // 3] + "." * (size_bytes % 3)
+
+
+def ping() -> str:
+    """Answer; takes nothing."""
+    return "pong"
