@@ -36,7 +36,10 @@ from tests.factories import python_tool, release_document
 SIZE = 200_000
 WIDE = {"wide": python_tool(handler="tests.acceptance.tools:wide")}
 WINDOW = {"models": {"main": {"context_window_tokens": 1_000_000}}}
-FIRST = {"when": {"assistant_turns": 0}, "answer": {"tool_calls": [{"name": "wide", "arguments": {"size_bytes": SIZE}}]}}
+FIRST = {
+    "when": {"assistant_turns": 0},
+    "answer": {"tool_calls": [{"name": "wide", "arguments": {"size_bytes": SIZE}}]},
+}
 
 
 def _whole(ports: Ports, run_id: RunId) -> tuple[Any, bytes]:
@@ -54,7 +57,9 @@ def test_C19_a_large_result_is_stored_whole_and_shown_as_the_range_that_it_names
         operation, body = _whole(worker.ports, run_id)
         text = decode_result(body).text
         assert text == tools.wide(SIZE)
-        stored = query(worker.ports, "SELECT sha256, size_bytes FROM blob WHERE blob_id = :blob", blob=operation.raw.blob_id)
+        stored = query(
+            worker.ports, "SELECT sha256, size_bytes FROM blob WHERE blob_id = :blob", blob=operation.raw.blob_id
+        )
         assert [(bytes(row[0]), row[1]) for row in stored] == [(sha256(body), len(body))]
         (shown,) = tool_texts(frozen_requests(worker.ports, run_id)[-1])
         header, _, rest = shown.partition("\n")
@@ -72,7 +77,7 @@ def _reads_on(request: ScriptedRequest) -> ScriptedTurn:
     if request.last_message["role"] == "user":
         return CallsTurn((ScriptedCall("wide", json.dumps({"size_bytes": SIZE})),))
     content = request.last_message["content"]
-    named = re.search(r'call result_read with (\{.*\})\]$', content)
+    named = re.search(r"call result_read with (\{.*\})\]$", content)
     if named is not None:
         return CallsTurn((ScriptedCall("result_read", json.dumps({**json.loads(named[1]), "limit": PREVIEW_BYTES})),))
     part = json.loads(content)
@@ -138,3 +143,18 @@ def test_C19_a_reference_of_another_run_is_refused_like_one_that_does_not_exist(
         assert error["code"] == Code.RESULT_NOT_FOUND
         assert foreign[0] in error["message"]
         assert run_of(ports, again).status is RunStatus.SUCCEEDED
+
+
+@pytest.mark.parametrize("size_bytes", [5_000, PREVIEW_BYTES + 1])
+def test_bodies_in_blobs_fuse_like_inline_ones(database_url: str, size_bytes: int) -> None:
+    def commits(answer_chars: int, result_bytes: int) -> int:
+        calls = [{"name": "wide", "arguments": {"size_bytes": result_bytes}}]
+        turns = {"when": {"assistant_turns": 0}, "answer": {"text": "x" * answer_chars, "tool_calls": calls}}
+        with dev_model(turns, {"answer": {"text": "y" * answer_chars}}) as model:
+            run_id = ask(worker.ports, http_release(model, WIDE, **WINDOW))
+            worker.drive()
+            assert answer(worker.ports, run_id) == "y" * answer_chars
+        return len(query(worker.ports, "SELECT 1 FROM scope_commit WHERE scope_id = :run", run=run_id))
+
+    with simulated(database_url) as worker:
+        assert commits(5_000, size_bytes) == commits(10, 10)
