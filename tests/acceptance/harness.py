@@ -148,7 +148,9 @@ def execute(ports: Ports, statement: str, **values: Any) -> int:
 def kinds(ports: Ports, run_id: RunId) -> list[str]:
     """What the records of the run's context are, in order; asserts that their numbers have no gap."""
     found = query(
-        ports, "SELECT context_seq, message_kind FROM context_record WHERE run_id = :run ORDER BY context_seq", run=run_id
+        ports,
+        "SELECT context_seq, message_kind FROM context_record WHERE run_id = :run ORDER BY context_seq",
+        run=run_id,
     )
     assert [row[0] for row in found] == list(range(1, len(found) + 1))
     return [row[1] for row in found]

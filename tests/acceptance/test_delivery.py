@@ -1,6 +1,7 @@
 """Accepting a model's answer and delivering a batch of results: each once, whatever is repeated or dies."""
 
 import threading
+from functools import partial
 
 from agentloom_worker.domain.operation import OperationStatus
 from agentloom_worker.domain.run import RunStatus
@@ -10,8 +11,8 @@ from tests.acceptance import tools
 from tests.acceptance.harness import (
     ONE_BY_ONE,
     answer,
-    assert_paired,
     ask,
+    assert_paired,
     at_fault,
     dev_model,
     dispatching,
@@ -75,6 +76,10 @@ def _assert_one_of_each(ports: Ports, run_id: RunId, requests: int) -> None:
     for request in frozen_requests(ports, run_id):
         assert_paired(request)
     assert requests == 2
+
+
+def _has_settled(ports: Ports, run_id: RunId, count: int) -> bool:
+    return _batches(ports, run_id) == [(3, count, "open")]
 
 
 def test_C10_a_saved_answer_is_no_message_until_it_is_accepted(database_url: str) -> None:
@@ -187,11 +192,11 @@ def test_W02_three_results_that_end_in_reverse_are_adjacent_in_order_and_the_sam
     with dev_model(*turns) as model, dispatching(database_url) as dispatcher:
         ports = dispatcher.ports
         run_id = ask(ports, http_release(model, GATED))
-        for settled, name in enumerate(reversed(names), start=1):
+        for left, name in zip((2, 1, 0), reversed(names), strict=True):
             assert tools.entered(name).wait(30)
             tools.gate(name).set()
-            if settled < len(names):
-                wait_for(lambda count=settled: _batches(ports, run_id) == [(3, count, "open")], f"{name} has settled")
+            if left:
+                wait_for(partial(_has_settled, ports, run_id, 3 - left), f"{name} has settled")
         wait_for(over(ports, run_id), "the run is over")
         first, second = frozen_requests(ports, run_id)
         assert tool_texts(second) == ["passed A", "passed B", "passed C"]

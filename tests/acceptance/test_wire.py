@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 
+from agentloom_worker.capabilities.result import decode_result
 from agentloom_worker.devmodel import DevModel, Outcome
 from agentloom_worker.domain.capability import ToolResult
-from agentloom_worker.capabilities.result import decode_result
 from agentloom_worker.domain.operation import Operation, OperationKind, OperationStatus
 from agentloom_worker.domain.run import RunStatus
 from agentloom_worker.errors import Code
 from agentloom_worker.ids import RunId
 from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.runtime.slice import load_response
-from tests.acceptance import tools
 from tests.acceptance.harness import (
     answer,
     ask,
