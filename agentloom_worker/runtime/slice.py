@@ -7,6 +7,7 @@ from agentloom_worker.canonical import parse
 from agentloom_worker.capabilities.result import decode_result, model_text
 from agentloom_worker.context.message import assistant_message, prompt_message, tool_message, user_message
 from agentloom_worker.context.view import View
+from agentloom_worker.domain.commit import BlobPut
 from agentloom_worker.domain.context import MessageKind, RoleContext
 from agentloom_worker.domain.model import ModelResponse
 from agentloom_worker.domain.operation import Attempt, Operation, Payload, call_id_of
@@ -28,7 +29,8 @@ class Slice:
     """One run's rows. `operation` and `attempt` are those of the current model operation.
 
     `members` are the operations of the current batch by ordinal, `member_attempts` their newest attempts.
-    `view` holds the wire fragments up to the context's effective revision.
+    `view` holds the wire fragments up to the context's effective revision. `unsaved` are bodies that the
+    steps before it made and the commit that is being built will store.
     """
 
     run: Run
@@ -43,6 +45,7 @@ class Slice:
     members: tuple[Operation, ...]
     member_attempts: tuple[Attempt, ...]
     inputs: tuple[PendingInput, ...]
+    unsaved: tuple[BlobPut, ...] = ()
 
     def member(self, operation_id: UUID) -> Operation:
         """A member of the current batch."""
@@ -169,6 +172,14 @@ def call_ids(operation_id: OperationId, response: ModelResponse) -> tuple[UUID, 
     return tuple(call_id_of(operation_id, call.ordinal) for call in response.calls)
 
 
+def load_body(ports: Ports, slice_: Slice, payload: Payload) -> bytes:
+    """A body that the slice refers to: a fused step may ask for one that no commit has stored yet."""
+    for put in slice_.unsaved:
+        if put.blob_id == payload.blob_id:
+            return put.body
+    return ports.store.load_payload(slice_.run.owner_id, payload)
+
+
 def load_response(ports: Ports, run: Run, operation: Operation) -> ModelResponse:
     """The effective response of a completed model operation."""
     payload = operation.effective or operation.raw
@@ -191,6 +202,7 @@ __all__ = [
     "build_view",
     "call_ids",
     "input_text",
+    "load_body",
     "load_owned_release",
     "load_response",
     "load_slice",

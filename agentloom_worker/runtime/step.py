@@ -260,7 +260,8 @@ class StepRunner:
                 entry = STEPS[successor.step]
                 assert isinstance(entry, PureStep), "only pure steps fuse"
                 faults.hit("tail.raise", successor.step)
-                results.append(entry.run(self._ports, results[-1].slice))
+                unsaved = tuple(put for result in results for put in result.blobs)
+                results.append(entry.run(self._ports, replace(results[-1].slice, unsaved=unsaved)))
                 results[-2] = replace(results[-2], successors=(), settles=None)
         except Exception as error:  # noqa: BLE001 - the tail runs again as its own step
             telemetry.count("tails_raised")
@@ -337,7 +338,7 @@ class StepRunner:
             input_head=receipt.input_head,
             epoch=receipt.epoch,
         )
-        slice_ = replace(plan.slice, run=run)
+        slice_ = replace(plan.slice, run=run, unsaved=())
         remember_view(self._ports, slice_.context, slice_.view)
         if plan.commit.events:
             self._ports.on_event(run.run_id)

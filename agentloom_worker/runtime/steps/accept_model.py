@@ -25,6 +25,7 @@ from agentloom_worker.domain.operation import (
     OperationStatus,
     call_id_of,
 )
+from agentloom_worker.domain.response import decode_response
 from agentloom_worker.domain.run import BatchState, CallBatch, EndCause, Phase
 from agentloom_worker.errors import Code, InvariantError
 from agentloom_worker.ids import BatchId, OperationId
@@ -33,7 +34,7 @@ from agentloom_worker.runtime.ending import close_ticket, end_node, settle_succe
 from agentloom_worker.runtime.payload import make_payload
 from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.runtime.result import StepResult, hash_command
-from agentloom_worker.runtime.slice import Slice, adapter_of, call_ids, load_response
+from agentloom_worker.runtime.slice import Slice, adapter_of, call_ids, load_body
 
 
 def accept_model(ports: Ports, slice_: Slice) -> StepResult:
@@ -41,7 +42,8 @@ def accept_model(ports: Ports, slice_: Slice) -> StepResult:
     operation = slice_.operation
     if operation is None or operation.status is not OperationStatus.COMPLETED or operation.raw is None:
         raise InvariantError(f"node {slice_.node.node_id} has no completed operation to accept")
-    response = load_response(ports, slice_.run, operation)
+    body = load_body(ports, slice_, operation.effective or operation.raw)
+    response = decode_response(body)
     key = f"model:{operation.operation_id}:accept"
     command = hash_command(key, operation.raw.inline or operation.raw.blob_id)
     ticket, consumed, reserved = close_ticket(slice_.ticket, Executed.EXECUTED)
@@ -66,7 +68,7 @@ def accept_model(ports: Ports, slice_: Slice) -> StepResult:
             puts=(*base.puts, Put(slice_.node, ended)),
             successors=(settle_successor(ended),),
         )
-    base = _append(ports, base, operation, response)
+    base = _append(ports, base, operation, response, body)
     return _call(ports, base, operation, response) if response.calls else _answer(base, operation, response)
 
 
@@ -89,12 +91,9 @@ def _refuse(response: ModelResponse) -> Failure | None:
     return None
 
 
-def _append(ports: Ports, base: StepResult, operation: Operation, response: ModelResponse) -> StepResult:
+def _append(ports: Ports, base: StepResult, operation: Operation, response: ModelResponse, body: bytes) -> StepResult:
     slice_ = base.slice
     message, wire_ids = assistant_message(response, call_ids(operation.operation_id, response))
-    payload = operation.effective or operation.raw
-    assert payload is not None, "a completed operation has a result"
-    body = ports.store.load_payload(slice_.run.owner_id, payload) if payload.inline is None else payload.inline
     record = NewRecord(
         Role.ASSISTANT,
         MessageKind.ASSISTANT,

@@ -15,7 +15,7 @@ from agentloom_worker.domain.run import BatchState, Phase
 from agentloom_worker.errors import InvariantError
 from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.runtime.result import StepResult, hash_command
-from agentloom_worker.runtime.slice import Slice, adapter_of
+from agentloom_worker.runtime.slice import Slice, adapter_of, load_body
 
 
 def deliver_batch(ports: Ports, slice_: Slice) -> StepResult:
@@ -49,7 +49,7 @@ def _record(ports: Ports, slice_: Slice, member: Operation) -> NewRecord:
     payload = member.effective or member.raw
     if payload is None or member.ordinal is None:
         raise InvariantError(f"member {member.operation_id} has no result")
-    body = ports.store.load_payload(slice_.run.owner_id, payload)
+    body = load_body(ports, slice_, payload)
     text = model_text(decode_result(body)).text
     message = tool_message(text, slice_.view.wire_ids[member.ordinal])
     return NewRecord(

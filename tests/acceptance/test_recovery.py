@@ -1,0 +1,135 @@
+"""What is saved is never asked for again: a worker dies just after a commit, and another goes on from there.
+
+The worker dies by an exception that nothing catches; the crash suite does the same with real processes.
+"""
+
+import pytest
+
+from agentloom_worker.domain.operation import AttemptState, OperationKind, OperationStatus
+from agentloom_worker.domain.run import RunStatus
+from agentloom_worker.ids import RunId
+from agentloom_worker.runtime.ports import Ports, Settings
+from tests.acceptance.harness import (
+    FUSED,
+    ONE_BY_ONE,
+    answer,
+    ask,
+    assert_paired,
+    attempts,
+    crash_at,
+    dev_model,
+    events,
+    frozen_requests,
+    http_release,
+    kinds,
+    model_operations,
+    operations,
+    query,
+    run_of,
+    simulated,
+    tool_texts,
+)
+from tests.factories import python_tool
+
+ECHO = {"echo": python_tool()}
+BOTH = pytest.mark.parametrize("settings", [ONE_BY_ONE, FUSED], ids=["one_by_one", "fused"])
+
+
+def _turns(*texts: str) -> tuple[dict[str, object], dict[str, object]]:
+    calls = [{"name": "echo", "arguments": {"text": text}} for text in texts]
+    return {"when": {"assistant_turns": 0}, "answer": {"tool_calls": calls}}, {"answer": {"text": "done"}}
+
+
+def _assert_done_once(ports: Ports, run_id: RunId, texts: tuple[str, ...]) -> None:
+    """The run of two loops ended well, with one message of each kind and one delivery."""
+    run = run_of(ports, run_id)
+    assert (run.status, answer(ports, run_id)) == (RunStatus.SUCCEEDED, "done")
+    results = ["tool_result"] * len(texts)
+    assert kinds(ports, run_id) == ["prompt", "user_ref", "assistant", *results, "assistant"]
+    assert (run.loops_used, run.loops_reserved) == (2, 0)
+    found = query(ports, "SELECT size, settled, state FROM call_batch WHERE run_id = :run", run=run_id)
+    assert [tuple(row) for row in found] == [(len(texts), len(texts), "delivered")]
+    assert events(ports, run_id).count("call.settled") == len(texts)
+    requests = frozen_requests(ports, run_id)
+    assert len(requests) == 2
+    for request in requests:
+        assert_paired(request)
+    assert tool_texts(requests[-1]) == [f"echo: {text}" for text in texts]
+
+
+@BOTH
+def test_C15_L21_a_model_answer_that_was_saved_is_not_asked_for_again(
+    database_url: str, settings: Settings, tool_calls: list[tuple[str, object]]
+) -> None:
+    with dev_model(*_turns("a")) as model, simulated(database_url, settings=settings) as first:
+        run_id = ask(first.ports, http_release(model, ECHO))
+        crash_at(first, "commit.after", "attempt_model")
+        (saved,) = model_operations(first.ports, run_id)
+        assert saved.status is OperationStatus.COMPLETED
+        with simulated(database_url, settings=settings, clock=first.clock) as second:
+            second.drive()
+            _assert_done_once(second.ports, run_id, ("a",))
+            assert [attempt.state for attempt in attempts(second.ports, run_id)] == [AttemptState.COMPLETE] * 2
+            assert model_operations(second.ports, run_id)[0].raw == saved.raw
+        assert [request.arrival for request in model.requests] == [1, 1]
+        assert tool_calls == [("echo", "a")]
+
+
+@BOTH
+def test_C15_L21_a_tool_result_that_was_saved_is_not_called_for_again(
+    database_url: str, settings: Settings, tool_calls: list[tuple[str, object]]
+) -> None:
+    with dev_model(*_turns("a")) as model, simulated(database_url, settings=settings) as first:
+        run_id = ask(first.ports, http_release(model, ECHO))
+        crash_at(first, "commit.after", "attempt_call")
+        (saved,) = operations(first.ports, run_id, OperationKind.TOOL)
+        assert saved.status is OperationStatus.COMPLETED
+        assert tool_calls == [("echo", "a")]
+        with simulated(database_url, settings=settings, clock=first.clock) as second:
+            second.drive()
+            _assert_done_once(second.ports, run_id, ("a",))
+            assert operations(second.ports, run_id, OperationKind.TOOL) == [saved]
+        assert tool_calls == [("echo", "a")]
+        assert [request.arrival for request in model.requests] == [1, 1]
+
+
+@BOTH
+def test_L22_a_saved_member_is_reused_and_the_others_go_on_to_one_delivery(
+    database_url: str, settings: Settings, tool_calls: list[tuple[str, object]]
+) -> None:
+    with dev_model(*_turns("a", "b", "c")) as model, simulated(database_url, settings=settings) as first:
+        run_id = ask(first.ports, http_release(model, ECHO))
+        crash_at(first, "commit.after", "attempt_call")
+        members = operations(first.ports, run_id, OperationKind.TOOL)
+        (saved,) = [member for member in members if member.status.settled]
+        assert len(tool_calls) == 1
+        assert kinds(first.ports, run_id) == ["prompt", "user_ref", "assistant"]
+        assert len(model.requests) == 1
+        with simulated(database_url, settings=settings, clock=first.clock) as second:
+            second.drive()
+            _assert_done_once(second.ports, run_id, ("a", "b", "c"))
+            assert saved in operations(second.ports, run_id, OperationKind.TOOL)
+            for member in operations(second.ports, run_id, OperationKind.TOOL):
+                (attempt,) = second.ports.store.list_attempts([member.operation_id])
+                assert attempt.state is AttemptState.COMPLETE
+        assert sorted(tool_calls) == [("echo", "a"), ("echo", "b"), ("echo", "c")]
+        assert len(model.requests) == 2
+
+
+@BOTH
+def test_L23_a_delivery_whose_successor_nobody_was_told_of_goes_on_and_adds_no_message(
+    database_url: str, settings: Settings, tool_calls: list[tuple[str, object]]
+) -> None:
+    # Fused, the delivery is a part of the last member's commit.
+    step = "attempt_call" if settings.fusion else "deliver_batch"
+    with dev_model(*_turns("a")) as model, simulated(database_url, settings=settings) as first:
+        run_id = ask(first.ports, http_release(model, ECHO))
+        crash_at(first, "commit.after", step)
+        delivered = kinds(first.ports, run_id)
+        assert delivered == ["prompt", "user_ref", "assistant", "tool_result"]
+        assert len(model.requests) == 1
+        with simulated(database_url, settings=settings, clock=first.clock) as second:
+            second.drive()
+            _assert_done_once(second.ports, run_id, ("a",))
+        assert tool_calls == [("echo", "a")]
+        assert len(model.requests) == 2

@@ -1,0 +1,244 @@
+"""Odd streams through the whole runtime: what the run ends with, and what of a broken stream is never seen.
+
+The bytes themselves, cut at every place, are the adapter's tests (tests/unit/llm).
+"""
+
+import base64
+import gzip
+import json
+from typing import Any
+
+import pytest
+
+from agentloom_worker.domain.model import Executed
+from agentloom_worker.domain.operation import AttemptState, OperationStatus
+from agentloom_worker.domain.run import RunStatus
+from agentloom_worker.errors import Code
+from agentloom_worker.ids import RunId
+from agentloom_worker.runtime.ports import Ports
+from tests.acceptance.harness import (
+    answer,
+    ask,
+    attempts,
+    dev_model,
+    dispatching,
+    events,
+    frozen_requests,
+    http_release,
+    kinds,
+    model_operations,
+    over,
+    query,
+    run_of,
+    simulated,
+    wait_for,
+)
+
+SECRET = "what nobody may see of a broken stream"
+SOON = {"initial_ms": 10, "jitter": "none"}
+FAILED_ONCE = ["run.accepted", "run.started", "attempt.retrying", "model.completed", "run.succeeded"]
+
+
+def _stream(*chunks: object, done: bool = True) -> str:
+    """The text of an event stream of these data events."""
+    lines = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks]
+    return "".join(lines) + ("data: [DONE]\n\n" if done else "")
+
+
+def _chunk(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
+    return {"id": "c1", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+
+
+WHOLE = (
+    _chunk({"role": "assistant", "content": None}),
+    _chunk({"content": "Hi"}),
+    _chunk({}, "stop"),
+    {"id": "c1", "choices": [], "usage": {"prompt_tokens": 12, "completion_tokens": 3}},
+)
+
+
+def _raw(text: str, **more: Any) -> dict[str, Any]:
+    return {"raw": {"text": text, **more}}
+
+
+def _assert_nothing_seen(ports: Ports, run_id: RunId) -> None:
+    """No request, no record, no event and no answer holds what a broken stream had brought."""
+    assert SECRET not in json.dumps(frozen_requests(ports, run_id))
+    assert SECRET not in json.dumps([event.fields for event in ports.store.list_events(run_id)])
+    run = run_of(ports, run_id)
+    assert SECRET not in (run.end_detail or "")
+    for operation in model_operations(ports, run_id):
+        assert operation.raw is None or SECRET.encode() not in (operation.raw.inline or b"")
+
+
+def test_S01_a_whole_stream_ends_the_run_with_its_text_and_its_usage(database_url: str) -> None:
+    with dev_model({"answer": _raw(_stream(*WHOLE), piece_bytes=7)}) as model, simulated(database_url) as worker:
+        run_id = ask(worker.ports, http_release(model))
+        worker.drive()
+        assert run_of(worker.ports, run_id).status is RunStatus.SUCCEEDED
+        assert answer(worker.ports, run_id) == "Hi"
+        (done,) = [event for event in worker.ports.store.list_events(run_id) if event.kind == "model.completed"]
+        assert (done.fields["input_tokens"], done.fields["output_tokens"]) == (12, 3)
+        assert len(model.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "then"),
+    [
+        (_stream(*WHOLE[:1], _chunk({"content": SECRET}), done=False), "end"),
+        (_stream(*WHOLE[:1], _chunk({"content": SECRET}), done=False), "hang_up"),
+        (_stream(*WHOLE[:1], _chunk({"content": SECRET}), done=False) + "data: [DONE]", "end"),
+        (_stream(*WHOLE[:1], _chunk({"content": SECRET}), *WHOLE[2:], done=False)[:-90], "hang_up"),
+    ],
+)
+def test_S02_a_stream_without_its_last_frames_is_sent_again_and_never_joined(
+    database_url: str, text: str, then: str
+) -> None:
+    turns = {"first": 1, "answer": _raw(text, then=then)}, {"answer": {"text": "whole"}}
+    with dev_model(*turns) as model, simulated(database_url) as worker:
+        run_id = ask(worker.ports, http_release(model))
+        worker.drive()
+        assert answer(worker.ports, run_id) == "whole"
+        broken, complete = attempts(worker.ports, run_id)
+        assert (broken.state, complete.state) == (AttemptState.FAILED, AttemptState.COMPLETE)
+        assert SECRET.encode() in (broken.partial or b"")
+        assert events(worker.ports, run_id) == FAILED_ONCE
+        _assert_nothing_seen(worker.ports, run_id)
+        # The same bytes, twice.
+        assert [request.arrival for request in model.requests] == [1, 2]
+
+
+def test_S02_a_stream_that_never_ends_well_fails_the_run_with_an_unknown_outcome(database_url: str) -> None:
+    text = _stream(*WHOLE[:1], _chunk({"content": SECRET}), done=False)
+    with dev_model({"answer": _raw(text, then="hang_up")}) as model, simulated(database_url) as worker:
+        run_id = ask(worker.ports, http_release(model))
+        worker.drive()
+        run = run_of(worker.ports, run_id)
+        assert (run.status, run.end_code) == (RunStatus.FAILED, Code.MODEL_TRANSPORT_FAILED)
+        (operation,) = model_operations(worker.ports, run_id)
+        assert (operation.status, operation.executed) == (OperationStatus.FAILED, Executed.UNKNOWN)
+        assert [attempt.state for attempt in attempts(worker.ports, run_id)] == [AttemptState.FAILED] * 4
+        assert len(model.requests) == 4
+        assert kinds(worker.ports, run_id) == ["prompt", "user_ref"]
+        found = query(worker.ports, "SELECT state FROM loop_ticket WHERE run_id = :run", run=run_id)
+        assert [row[0] for row in found] == ["consumed"]
+        _assert_nothing_seen(worker.ports, run_id)
+
+
+@pytest.mark.parametrize(
+    ("event", "code"),
+    [
+        ({"error": {"message": "overloaded", "type": "server_error", "code": None}}, Code.MODEL_PROVIDER_ERROR),
+        ({"error": {"message": "no", "code": None}, "choices": []}, Code.MODEL_PROVIDER_ERROR),
+        ({"error": {"message": "slow down", "code": "rate_limit_exceeded"}}, Code.MODEL_RATE_LIMITED),
+    ],
+)
+@pytest.mark.parametrize("before", [(), (WHOLE[0], _chunk({"content": SECRET}))], ids=["at once", "in the middle"])
+def test_S03_an_error_inside_of_a_200_is_a_provider_error_and_never_an_empty_answer(
+    sqlite_url: str, before: tuple[object, ...], event: dict[str, Any], code: Code
+) -> None:
+    with dev_model({"answer": _raw(_stream(*before, event))}) as model, simulated(sqlite_url) as worker:
+        run_id = ask(worker.ports, http_release(model))
+        worker.drive()
+        run = run_of(worker.ports, run_id)
+        assert (run.status, run.end_code) == (RunStatus.FAILED, code)
+        assert run.answer_operation_id is None
+        assert kinds(worker.ports, run_id) == ["prompt", "user_ref"]
+        assert {attempt.code for attempt in attempts(worker.ports, run_id)} == {code}
+        assert len(attempts(worker.ports, run_id)) == len(model.requests)
+        _assert_nothing_seen(worker.ports, run_id)
+
+
+def test_S03_an_error_inside_of_a_200_is_sent_again_where_its_class_says_so(database_url: str) -> None:
+    error = {"error": {"message": "slow down", "code": "rate_limit_exceeded"}}
+    turns = {"first": 2, "answer": _raw(_stream(error))}, {"answer": {"text": "at last"}}
+    with dev_model(*turns) as model, simulated(database_url) as worker:
+        run_id = ask(worker.ports, http_release(model))
+        worker.drive()
+        assert answer(worker.ports, run_id) == "at last"
+        assert [request.arrival for request in model.requests] == [1, 2, 3]
+        codes = [attempt.code for attempt in attempts(worker.ports, run_id)]
+        assert codes == [Code.MODEL_RATE_LIMITED, Code.MODEL_RATE_LIMITED, None]
+
+
+def test_S05_keep_alives_are_no_first_output_and_change_no_answer(database_url: str) -> None:
+    comments = ": keep-alive\n\n: keep-alive\n\n"
+    text = comments + "id: 7\n: keep-alive\n" + _stream(*WHOLE).replace("\n\ndata: [DONE]", "\n\n: bye\n\ndata: [DONE]")
+    with dev_model({"answer": _raw(text, piece_bytes=11)}) as model, simulated(database_url) as worker:
+        run_id = ask(worker.ports, http_release(model))
+        worker.drive()
+        assert answer(worker.ports, run_id) == "Hi"
+        (attempt,) = attempts(worker.ports, run_id)
+        assert attempt.first_output is not None and attempt.first_output.has_display_content
+        assert len(model.requests) == 1
+
+
+def test_S05_keep_alives_alone_deliver_nothing_and_do_not_hold_off_the_limit_of_the_first_output(
+    database_url: str,
+) -> None:
+    slow = {"text": SECRET, "keep_alive": {"count": 10_000, "interval_ms": 20}}
+    turns = {"first": 1, "answer": slow}, {"answer": {"text": "quick"}}
+    binding = {"models": {"main": {"first_output_timeout_ms": 400, "idle_timeout_ms": 10_000, "retry": SOON}}}
+    with dev_model(*turns) as model, dispatching(database_url) as dispatcher:
+        ports = dispatcher.ports
+        run_id = ask(ports, http_release(model, **binding))
+        wait_for(over(ports, run_id), "the run is over")
+        assert answer(ports, run_id) == "quick"
+        first, second = attempts(ports, run_id)
+        assert (first.state, first.code) == (AttemptState.FAILED, Code.MODEL_FIRST_OUTPUT_TIMEOUT)
+        assert first.first_output is None and second.first_output is not None
+        statement = "SELECT state, first_output_receipt FROM user_input_delivery WHERE target_run_id = :run"
+        delivered = [tuple(row) for row in query(ports, statement, run=run_id)]
+        assert delivered == [("delivered", f"{second.operation_id}/2")]
+        _assert_nothing_seen(ports, run_id)
+
+
+def test_S10_a_whole_json_answer_in_place_of_a_stream_is_the_answer(database_url: str) -> None:
+    message = {"role": "assistant", "content": "whole"}
+    document = {"id": "c1", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+    body = _raw(json.dumps(document), headers={"content-type": "application/json"})
+    with dev_model({"answer": body}) as model, simulated(database_url) as worker:
+        run_id = ask(worker.ports, http_release(model))
+        worker.drive()
+        assert answer(worker.ports, run_id) == "whole"
+        assert len(model.requests) == 1
+
+
+@pytest.mark.parametrize("kind", ["text/html", "text/event-stream"])
+def test_S10_a_web_page_in_place_of_a_stream_fails_the_run_and_none_of_it_is_shown(database_url: str, kind: str) -> None:
+    page = f"<html><body>{SECRET}</body></html>"
+    with (
+        dev_model({"answer": _raw(page, headers={"content-type": kind})}) as model,
+        simulated(database_url) as worker,
+    ):
+        run_id = ask(worker.ports, http_release(model))
+        worker.drive()
+        run = run_of(worker.ports, run_id)
+        assert run.status is RunStatus.FAILED
+        assert run.end_code in (Code.MODEL_PROTOCOL_ERROR, Code.MODEL_TRANSPORT_FAILED)
+        assert len(attempts(worker.ports, run_id)) == len(model.requests)
+        _assert_nothing_seen(worker.ports, run_id)
+
+
+def test_S10_a_compressed_stream_is_read_like_any_other(database_url: str) -> None:
+    packed = base64.b64encode(gzip.compress(_stream(*WHOLE).encode())).decode()
+    headers = {"content-type": "text/event-stream", "content-encoding": "gzip"}
+    body = {"raw": {"base64": packed, "piece_bytes": 5, "headers": headers}}
+    with dev_model({"answer": body}) as model, simulated(database_url) as worker:
+        run_id = ask(worker.ports, http_release(model))
+        worker.drive()
+        assert answer(worker.ports, run_id) == "Hi"
+
+
+def test_S10_a_stream_that_stalls_ends_by_the_idle_limit_and_is_sent_again(database_url: str) -> None:
+    stalls = {"text": SECRET, "chunk_chars": 4, "cut": {"then": "stall", "after_chunks": 2}}
+    turns = {"first": 1, "answer": stalls}, {"answer": {"text": "on time"}}
+    with dev_model(*turns) as model, simulated(database_url) as worker:
+        run_id = ask(worker.ports, http_release(model, models={"main": {"idle_timeout_ms": 200}}))
+        worker.drive()
+        assert answer(worker.ports, run_id) == "on time"
+        first, second = attempts(worker.ports, run_id)
+        assert (first.state, second.state) == (AttemptState.FAILED, AttemptState.COMPLETE)
+        assert first.first_output is not None and first.partial is not None
+        _assert_nothing_seen(worker.ports, run_id)
+        assert model.wait_until(lambda requests: requests[0].client_gone)
