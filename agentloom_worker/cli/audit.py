@@ -1,6 +1,7 @@
 """`agentloom audit`: are all invariants true of this database?"""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import typer
 
@@ -24,16 +25,22 @@ class Verdict:
         return f"audit: {self.invariants} invariants checked, {found}"
 
 
-def reach_verdict(place: Place) -> Verdict:
-    """Read a store and check every invariant; it writes nothing."""
+def reach_verdict(place: Place, run: str | None = None) -> Verdict:
+    """Read a store, or one run of it, and check every invariant; it writes nothing."""
     with open_to_look(place) as loom:
-        findings = tuple(run_audit(loom.ports.store))
+        findings = run_audit(loom.ports, run_id=None if run is None else loom.run(run).run_id)
     return Verdict(not findings, len(INVARIANTS), findings)
 
 
-def audit(embedded: Embedded = None, database: Database = None, as_json: AsJson = False) -> None:
+def audit(
+    *,
+    embedded: Embedded = None,
+    database: Database = None,
+    run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="Only this run and its session.")] = None,
+    as_json: AsJson = False,
+) -> None:
     """Check every invariant by reading the database; exit code 1 if one is broken."""
-    verdict = reach_verdict(locate(embedded, database))
+    verdict = reach_verdict(locate(embedded, database), run)
     if as_json:
         print_json(verdict)
     else:

@@ -1,6 +1,6 @@
 """Parked rows: what an operator may do with a step that stopped by itself (RULINGS U13)."""
 
-from agentloom_worker.domain.dispatch import DispatchRow
+from agentloom_worker.domain.dispatch import DispatchRow, WakeUp
 from agentloom_worker.domain.run import EndCause
 from agentloom_worker.errors import Code, RequestError
 from agentloom_worker.ids import DispatchId
@@ -21,7 +21,7 @@ def retry_parked(ports: Ports, dispatch_id: DispatchId) -> DispatchRow:
         raise RequestError(Code.INPUT_INVALID, f"this version knows no step {row.step!r}: retry with one that does")
     if not ports.store.retry_dispatch(dispatch_id, entry.queue.value):
         raise _not_parked(dispatch_id)
-    ports.publish([dispatch_id])
+    ports.publish([WakeUp(dispatch_id, row.step, entry.queue.value, entry.version)])
     return row
 
 
