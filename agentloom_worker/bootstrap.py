@@ -1,11 +1,13 @@
 """Where ports meet their implementations, and only here."""
 
 import random
+import threading
 from collections.abc import Callable, Mapping
 
 from agentloom_worker.capabilities.python import invoke_inline, invoke_python
 from agentloom_worker.clock import Clock, SystemClock
 from agentloom_worker.domain.dispatch import WakeUp
+from agentloom_worker.errors import Code, RequestError
 from agentloom_worker.ids import Ids, SystemIds
 from agentloom_worker.llm.adapter import ModelAdapter
 from agentloom_worker.llm.adapters import ADAPTERS, AdapterPorts
@@ -13,7 +15,11 @@ from agentloom_worker.llm.adapters.scripted import Script
 from agentloom_worker.llm.credentials import resolve_credential
 from agentloom_worker.llm.profiles import PROFILES
 from agentloom_worker.runtime.ports import Ports, Settings, ToolRunner
+from agentloom_worker.storage.schema import migrate
 from agentloom_worker.storage.store import open_store
+
+# Alembic keeps its state in module globals: one migration a process at a time.
+_migrating = threading.Lock()
 
 
 def make_adapters(clock: Clock, scripts: Mapping[str, Script]) -> dict[tuple[str, str], ModelAdapter]:
@@ -53,4 +59,21 @@ def make_ports(
     )
 
 
-__all__ = ["invoke_inline", "make_adapters", "make_ports"]
+def migrate_database(database_url: str) -> None:
+    """Bring a database to the newest schema; harmless when it is there already.
+
+    Raises RequestError (no database URL, a schema newer than this code), PersistenceUnavailableError.
+    """
+    store = open_store(database_url, SystemClock(), pool_size=1)
+    try:
+        store.check_schema()
+    except RequestError as error:
+        if error.code is not Code.SCHEMA_BEHIND:
+            raise
+        with _migrating:
+            migrate(store.url)
+    finally:
+        store.close()
+
+
+__all__ = ["invoke_inline", "make_adapters", "make_ports", "migrate_database"]

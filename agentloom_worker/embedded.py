@@ -82,9 +82,19 @@ class RunSignal:
 
     def notify(self, _run_id: RunId) -> None:
         """A commit of this process wrote events."""
+        self.wake()
+
+    def wake(self) -> None:
+        """Let every waiter look again."""
         with self._changed:
             self._count += 1
             self._changed.notify_all()
+
+    @property
+    def count(self) -> int:
+        """How often anything happened; read it before looking at the rows, then pass it to `wait`."""
+        with self._changed:
+            return self._count
 
     def wait(self, seen: int, timeout_s: float) -> int:
         """Wait until something happened after `seen`, at most so long; the new count."""

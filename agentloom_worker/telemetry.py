@@ -4,6 +4,7 @@ import json
 import logging
 import threading
 from collections import Counter
+from typing import TextIO
 
 _logger = logging.getLogger("agentloom")
 _logger.addHandler(logging.NullHandler())
@@ -28,6 +29,21 @@ def counters() -> dict[str, int]:
     """A copy of this process's counters."""
     with _lock:
         return dict(_counters)
+
+
+def log_to(stream: TextIO, level: int) -> None:
+    """Write log lines from a level on to a stream; a second call replaces the first. For programs, not libraries."""
+    for handler in [found for found in _logger.handlers if isinstance(found, _ProgramHandler)]:
+        _logger.removeHandler(handler)
+    handler = _ProgramHandler(stream)
+    handler.setFormatter(JsonFormatter())
+    _logger.addHandler(handler)
+    _logger.setLevel(level)
+    _logger.propagate = False
+
+
+class _ProgramHandler(logging.StreamHandler[TextIO]):
+    """The handler of `log_to`."""
 
 
 class JsonFormatter(logging.Formatter):

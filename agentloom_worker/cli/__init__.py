@@ -1,0 +1,1 @@
+"""The command `agentloom`: one module per group of commands, put together in app.py."""

@@ -117,6 +117,12 @@ def accept_question(
     return _receipt(ports, session.session_id, found[1])
 
 
+def find_receipt(ports: Ports, session_id: SessionId, idempotency_key: str) -> InputReceipt | None:
+    """The receipt of a question that was accepted under this key; None if none was (RULINGS R6)."""
+    found = ports.store.find_commit(session_id, client_key(idempotency_key))
+    return None if found is None or found[1] is None else _receipt(ports, session_id, found[1])
+
+
 def _release(ports: Ports, session: Session, release_id: ReleaseId | None) -> ReleaseId:
     chosen = release_id or ports.store.newest_release(session.owner_id)
     if chosen is None:

@@ -4,6 +4,7 @@ Nouns first, then verbs in the order of a row's life: insert, claim, hand back, 
 take over, park, retry.
 """
 
+from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -320,26 +321,34 @@ def list_rows(
         query = query.where(table.c.scope_id == run_id)
     if parked_only:
         query = query.where(table.c.parked_at.is_not(None))
-    return [
-        DispatchRow(
-            DispatchId(row.dispatch_id),
-            RunId(row.run_id) if row.run_id else None,
-            row.step,
-            row.subject_id,
-            row.key,
-            row.queue,
-            row.not_before,
-            row.wake_at,
-            ProcessId(row.claimed_by) if row.claimed_by else None,
-            row.claimed_until,
-            row.suspect_at,
-            row.attempts,
-            row.losses,
-            row.failures,
-            row.wakes,
-            row.last_error,
-            row.parked_at,
-            row.created_at,
-        )
-        for row in conn.execute(query)
-    ]
+    return [_to_row(row) for row in conn.execute(query)]
+
+
+def load_row(conn: sa.Connection, dispatch_id: UUID) -> DispatchRow | None:
+    """One row for operators."""
+    query = sa.select(pending_dispatch).where(pending_dispatch.c.dispatch_id == dispatch_id)
+    row = conn.execute(query).one_or_none()
+    return None if row is None else _to_row(row)
+
+
+def _to_row(row: Any) -> DispatchRow:
+    return DispatchRow(
+        DispatchId(row.dispatch_id),
+        RunId(row.run_id) if row.run_id else None,
+        row.step,
+        row.subject_id,
+        row.key,
+        row.queue,
+        row.not_before,
+        row.wake_at,
+        ProcessId(row.claimed_by) if row.claimed_by else None,
+        row.claimed_until,
+        row.suspect_at,
+        row.attempts,
+        row.losses,
+        row.failures,
+        row.wakes,
+        row.last_error,
+        row.parked_at,
+        row.created_at,
+    )

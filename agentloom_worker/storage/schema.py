@@ -9,6 +9,7 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
+from agentloom_worker.errors import Code, PersistenceUnavailableError, RequestError
 from agentloom_worker.storage import blob, commit_log, context, dispatch, operation, owner, run, session
 from agentloom_worker.storage.tables import metadata
 
@@ -57,8 +58,19 @@ def _scripts() -> Path:
 
 
 def migrate(url: str) -> None:
-    """Bring a database to the newest schema. Safe to run again; two at once serialize on PostgreSQL."""
-    command.upgrade(_config(url), "head")
+    """Bring a database to the newest schema. Safe to run again; several at once serialize.
+
+    Raises RequestError for a schema that is newer than this code, PersistenceUnavailableError for a database
+    that cannot be reached.
+    """
+    engine = sa.create_engine(url)
+    try:
+        refuse_newer(current_revision(engine))
+        command.upgrade(_config(url), "head")
+    except sa.exc.OperationalError as error:
+        raise PersistenceUnavailableError(f"cannot migrate: {type(error.orig).__name__}") from error
+    finally:
+        engine.dispose()
 
 
 def newest_revision() -> str:
@@ -74,4 +86,22 @@ def current_revision(engine: sa.Engine) -> str | None:
         return MigrationContext.configure(conn).get_current_revision()
 
 
-__all__ = ["POSTGRES_FUNCTIONS", "TEMPLATES", "current_revision", "metadata", "migrate", "newest_revision"]
+def refuse_newer(found: str | None) -> None:
+    """Raise RequestError where a revision is none of ours: a later version of the code made it."""
+    known = {script.revision for script in ScriptDirectory.from_config(_config("sqlite://")).walk_revisions()}
+    if found is not None and found not in known:
+        raise RequestError(
+            Code.SCHEMA_BEHIND,
+            f"the database's schema is {found}, which this version does not know: upgrade agentloom-worker",
+        )
+
+
+__all__ = [
+    "POSTGRES_FUNCTIONS",
+    "TEMPLATES",
+    "current_revision",
+    "metadata",
+    "migrate",
+    "newest_revision",
+    "refuse_newer",
+]

@@ -15,16 +15,32 @@ from agentloom_worker.storage.driver import NotAppliedError, Row
 from agentloom_worker.storage.template import Miss, Statement
 
 _BUSY_TIMEOUT_MS = 10_000
+_WAL_TRIES = 100
+_WAL_PAUSE_S = 0.02
 _CODES = {Miss.LEASE_LOST: Code.LEASE_LOST, Miss.REVISION_CONFLICT: Code.REVISION_CONFLICT}
 
 
 def _configure(connection: Any) -> None:
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_MS}")
-    cursor.execute("PRAGMA journal_mode=WAL")
+    _use_wal(cursor)
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.close()
+
+
+def _use_wal(cursor: Any) -> None:
+    """Switch a new file to WAL. SQLite asks no busy handler for that, so two processes at once retry here."""
+    pause = threading.Event()
+    for _ in range(_WAL_TRIES):
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                raise
+            pause.wait(_WAL_PAUSE_S)
+    cursor.execute("PRAGMA journal_mode=WAL")
 
 
 class SqliteDriver:

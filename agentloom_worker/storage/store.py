@@ -272,6 +272,11 @@ class Store:
         with self.read() as conn:
             return dispatch.list_rows(conn, run_id=run_id, parked_only=parked_only, limit=limit)
 
+    def load_dispatch(self, dispatch_id: UUID) -> DispatchRow | None:
+        """One row, for operators."""
+        with self.read() as conn:
+            return dispatch.load_row(conn, dispatch_id)
+
     def retry_dispatch(self, dispatch_id: UUID, queue: str) -> bool:
         """An operator's retry of a parked row; what may have been sent stays marked so (RULINGS U13)."""
         mark = operation.ATTEMPT_MARK_ROW_SENT(dispatch_id)
@@ -513,15 +518,31 @@ class Store:
         return now
 
     def check_schema(self) -> None:
-        """Refuse a database whose schema is not the one that this code needs (CASES D16)."""
-        with self.read() as conn:
-            conn.execute(sa.select(1))
-        found, needed = schema.current_revision(self.driver.engine), schema.newest_revision()
+        """Refuse a database whose schema is not the one that this code needs (CASES D16).
+
+        Raises RequestError(SCHEMA_BEHIND) and PersistenceUnavailableError; both name the remedy.
+        """
+        try:
+            found = schema.current_revision(self.driver.engine)
+        except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
+            cause = type(getattr(error, "orig", None) or error).__name__
+            raise PersistenceUnavailableError(
+                f"{self.shown_url} cannot be read ({cause}): check that the database is up, that the URL is right and"
+                " that its user may read it"
+            ) from error
+        needed = schema.newest_revision()
+        schema.refuse_newer(found)
         if found != needed:
             raise RequestError(
                 Code.SCHEMA_BEHIND,
-                f"the database's schema is {found or 'empty'}, this version needs {needed}: run `agentloom migrate`",
+                f"the schema of {self.shown_url} is {found or 'empty'}, this version needs {needed}:"
+                " run `agentloom migrate`",
             )
+
+    @property
+    def shown_url(self) -> str:
+        """The URL for people: without password and without parameters, which may hold one."""
+        return sa.engine.make_url(self.url).set(query={}).render_as_string(hide_password=True)
 
 
 def _uuid(value: object) -> UUID:
@@ -530,10 +551,15 @@ def _uuid(value: object) -> UUID:
 
 def open_store(url: str, clock: Clock, *, pool_size: int = 12) -> Store:
     """Open `postgresql+psycopg2://…` or `sqlite:///path`. Opens no connection yet."""
-    parsed = sa.engine.make_url(url)
-    if parsed.get_backend_name() == "postgresql":
-        if parsed.drivername == "postgresql":
-            parsed = parsed.set(drivername="postgresql+psycopg2")
+    try:
+        parsed = sa.engine.make_url(url)
+    except (sa.exc.ArgumentError, ValueError):
+        # Without its cause, whose message quotes the URL with its password.
+        raise RequestError(
+            Code.INPUT_INVALID, "this is no database URL: use postgresql://… or sqlite:///path/to/file"
+        ) from None
+    if parsed.drivername in ("postgresql", "postgresql+psycopg2"):
+        parsed = parsed.set(drivername="postgresql+psycopg2")
         text = parsed.render_as_string(hide_password=False)
         return Store(PostgresDriver(text, clock, schema.TEMPLATES, pool_size), clock, text)
     if parsed.get_backend_name() == "sqlite" and parsed.database:

@@ -1,0 +1,77 @@
+"""`agentloom`: every command, and how an error becomes an exit code.
+
+0: done, and for `run` and `demo` the run succeeded. 1: refused or failed, with `error CODE: message` on
+stderr. 2: the command line makes no sense. 130 and 143: interrupted by a signal.
+"""
+
+import io
+import logging
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from agentloom_worker import __version__, telemetry
+from agentloom_worker.cli import audit, database, demo, devmodel, dispatches, release, request, run, runs, steps
+from agentloom_worker.errors import AgentloomError
+
+app = typer.Typer(
+    name="agentloom",
+    help="Durable runs of LLM agents.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+@app.callback()
+def configure(
+    log_level: Annotated[
+        str, typer.Option("--log-level", metavar="LEVEL", help="What goes to stderr as JSON lines: debug … error, off.")
+    ] = "error",
+) -> None:
+    """Durable runs of LLM agents."""
+    levels = {
+        "off": logging.CRITICAL + 1,
+        **{name.lower(): level for name, level in logging.getLevelNamesMapping().items()},
+    }
+    if log_level.lower() not in levels:
+        raise typer.BadParameter(f"{log_level!r} is none of debug, info, warning, error, off", param_hint="--log-level")
+    telemetry.log_to(sys.stderr, levels[log_level.lower()])
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(__version__)
+
+
+app.command("demo")(demo.demo)
+app.command("run")(run.run)
+app.add_typer(runs.app, name="runs")
+app.command("steps")(steps.steps)
+app.add_typer(dispatches.app, name="dispatches")
+app.command("request")(request.request)
+app.command("audit")(audit.audit)
+app.command("migrate")(database.migrate)
+app.add_typer(release.schema_app, name="schema")
+app.command("validate")(release.validate)
+app.command("dev-model")(devmodel.dev_model)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command line (the process's own by default) and leave by SystemExit."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that cannot show a character gets a question mark, not a traceback.
+            stream.reconfigure(errors="replace")
+    if os.getcwd() not in sys.path:
+        # A release may name functions of the project it stands in. Last, so that nothing there hides a library.
+        sys.path.append(os.getcwd())
+    try:
+        app(args=arguments, prog_name="agentloom")
+    except AgentloomError as error:
+        typer.echo(f"error {error.code}: {error.message}", err=True)
+        sys.exit(1)

@@ -1,0 +1,85 @@
+"""What commands print: tables and texts for people, JSON with stable keys for programs."""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from uuid import UUID
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from agentloom_worker.clock import to_text
+
+PIPE_WIDTH = 180
+_SHOWN_CONTROLS = "\n\t"
+
+
+def document(value: object) -> object:
+    """A value as JSON: dataclasses by field, instants (`…_at`) as ISO 8601 in UTC, ids as text."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _field(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {str(key): document(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [document(item) for item in value]
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, UUID):
+        return str(value)
+    return value
+
+
+def _field(name: str, value: object) -> object:
+    return to_text(value) if name.endswith("_at") and isinstance(value, int) else document(value)
+
+
+def print_json(value: object) -> None:
+    """One JSON document on stdout."""
+    typer.echo(json.dumps(document(value), ensure_ascii=False, indent=2))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table on stdout; an empty cell for None. Values are shown as they are, never as markup."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, no_wrap=column == "id", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text("" if cell is None else printable(str(cell))) for cell in row))
+    console().print(table)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console on the streams as they are now, wide where nobody looks."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(
+        file=stream, markup=False, highlight=False, emoji=False, width=None if stream.isatty() else PIPE_WIDTH
+    )
+
+
+def print_text(text: str) -> None:
+    """A text on stdout, verbatim; on a terminal without the characters that the terminal would obey."""
+    typer.echo(printable(text) if sys.stdout.isatty() else text)
+
+
+def note(text: str) -> None:
+    """A line for people on stderr."""
+    typer.echo(text, err=True)
+
+
+def printable(text: str) -> str:
+    """The text with control characters replaced, line ends and tabs apart."""
+    return "".join(
+        character if character.isprintable() or character in _SHOWN_CONTROLS else "\N{REPLACEMENT CHARACTER}"
+        for character in text
+    )
+
+
+def duration(milliseconds: int | None) -> str | None:
+    """A duration as people read it."""
+    if milliseconds is None:
+        return None
+    return f"{milliseconds} ms" if milliseconds < 10_000 else f"{milliseconds / 1000:.1f} s"

@@ -1,0 +1,425 @@
+"""The client: publish a release, open a session, ask, wait, stop, look.
+
+    with Agentloom.embedded("state") as loom:
+        release = loom.publish(Path("release.yaml"))
+        session = loom.open_session(release.agent_id)
+        receipt = loom.ask(session, "What broke checkout?")
+        print(loom.wait(receipt, timeout_s=60).answer)
+
+`embedded` keeps everything in one SQLite file and runs the steps on threads of this process; `connect` takes
+a database that other processes may serve too. Both are durable or refuse to start: there is no third way.
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from uuid import UUID
+
+from agentloom_worker import limits, telemetry
+from agentloom_worker.bootstrap import make_ports, migrate_database
+from agentloom_worker.domain.dispatch import DispatchRow
+from agentloom_worker.domain.run import RunEvent, RunStatus
+from agentloom_worker.domain.session import Session
+from agentloom_worker.embedded import Dispatcher, RunSignal, make_dispatcher
+from agentloom_worker.errors import Code, RequestError, TransientError
+from agentloom_worker.ids import DispatchId, ReleaseId, RunId, SessionId
+from agentloom_worker.llm.adapters.scripted import Script
+from agentloom_worker.runtime.accept import InputReceipt, StopReceipt, accept_question, find_receipt, stop_run
+from agentloom_worker.runtime.inspect import (
+    RunResult,
+    RunSummary,
+    StepRow,
+    list_steps,
+    list_summaries,
+    read_result,
+    require_run,
+)
+from agentloom_worker.runtime.parking import fail_parked, retry_parked
+from agentloom_worker.runtime.ports import Ports, Settings
+from agentloom_worker.runtime.publish import ReleaseRef, publish_release
+from agentloom_worker.runtime.request import rebuild_request
+
+FILE_NAME = "agentloom.sqlite"
+FILE_SUFFIXES = frozenset({".sqlite", ".sqlite3", ".db"})
+SIGNAL_WAIT_S = 0.25
+POLL_FIRST_S = 0.02
+POLL_LONGEST_S = 0.5
+EVENTS_PAGE = 500
+TERMINAL_EVENTS = frozenset(f"run.{status.value}" for status in RunStatus if status.terminal)
+
+RunLike = InputReceipt | StopReceipt | RunSummary | RunEvent | UUID | str
+SessionLike = Session | InputReceipt | UUID | str
+ReleaseLike = ReleaseRef | UUID | str
+
+
+def database_file(path: str | os.PathLike[str]) -> Path:
+    """The SQLite file that a path means: the path itself if it is or is named like a file, else one inside."""
+    found = Path(path).expanduser().absolute()
+    if "?" in str(found):
+        raise RequestError(Code.INPUT_INVALID, f"the path {found} holds a question mark: choose another")
+    return found if found.is_file() or found.suffix in FILE_SUFFIXES else found / FILE_NAME
+
+
+def database_url(path: str | os.PathLike[str]) -> str:
+    """The database URL of an embedded store, for `connect` and for other processes."""
+    return f"sqlite:///{database_file(path)}"
+
+
+class Agentloom:
+    """Made by `embedded` or `connect`. Safe for use by many threads; close it, or use it in a `with`.
+
+    Every id may be given as UUID, as text, or as the receipt or session that holds it. Errors are
+    AgentloomError with a stable code; RequestError says what to change, and then nothing was written.
+    """
+
+    def __init__(self, ports: Ports, dispatcher: Dispatcher | None, signal: RunSignal) -> None:
+        self.ports = ports
+        self._dispatcher = dispatcher
+        self._signal = signal
+        self._closed = threading.Event()
+
+    @classmethod
+    def embedded(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        threads: int = limits.EMBEDDED_THREADS,
+        settings: Settings | None = None,
+        scripts: Mapping[str, Script] | None = None,
+    ) -> Self:
+        """Open or make a store in a folder, or in a file named *.sqlite, *.sqlite3 or *.db, and run its steps here.
+
+        Runs that a killed process left go on. Several processes may open one store on one machine.
+        """
+        file = database_file(path)
+        try:
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise RequestError(Code.INPUT_INVALID, f"cannot make the folder {file.parent}: {error.strerror}") from error
+        url = database_url(file)
+        migrate_database(url)
+        return cls.connect(url, run_workers=True, threads=threads, settings=settings, scripts=scripts)
+
+    @classmethod
+    def connect(
+        cls,
+        database_url: str,
+        run_workers: bool = False,
+        *,
+        threads: int = limits.EMBEDDED_THREADS,
+        settings: Settings | None = None,
+        scripts: Mapping[str, Script] | None = None,
+    ) -> Self:
+        """Use a migrated database; with `run_workers` this process runs steps too, on so many threads.
+
+        Raises RequestError(SCHEMA_BEHIND) and PersistenceUnavailableError, naming the remedy (CASES D16).
+        """
+        signal = RunSignal()
+        if not run_workers:
+            ports = make_ports(database_url, settings=settings, scripts=scripts)
+            _check_schema(ports)
+            return cls(ports, None, signal)
+        dispatcher = make_dispatcher(
+            database_url, settings=settings, threads=threads, scripts=scripts, on_event=signal.notify
+        )
+        _check_schema(dispatcher.ports)
+        dispatcher.start()
+        return cls(dispatcher.ports, dispatcher, signal)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Drain: end every effect of this process cooperatively, within `Settings.drain_s` or the given time.
+
+        What is unfinished goes on in another process, or at the next start. Harmless when called again.
+        """
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self._signal.wake()
+        drained = self._dispatcher is None or self._dispatcher.drain(timeout_s)
+        for adapter in self.ports.adapters.values():
+            adapter.close()
+        if drained:
+            self.ports.store.close()
+        else:
+            # A slot is still inside a tool; its connection stays, so that what it brings back can be recorded.
+            telemetry.log(logging.WARNING, "drain_timed_out")
+
+    # -- asking --------------------------------------------------------------------------------------
+
+    def publish(self, release: dict[str, object] | str | bytes | Path) -> ReleaseRef:
+        """Check and store a release: a mapping, YAML or JSON text, or the path of a file (a Path, not a string).
+
+        Raises ReleaseInvalidError with every problem. The same document again is the same release, and the
+        newest one.
+        """
+        self._require_open()
+        return publish_release(self.ports, read_release(release) if isinstance(release, Path) else release)
+
+    def open_session(self, agent: ReleaseRef | str) -> Session:
+        """Begin a conversation with an agent, by its id. Raises RequestError(AGENT_NOT_FOUND)."""
+        self._require_open()
+        agent_id = agent.agent_id if isinstance(agent, ReleaseRef) else agent
+        owner_id = self.ports.store.find_owner(agent_id)
+        if owner_id is None:
+            raise RequestError(Code.AGENT_NOT_FOUND, f"there is no agent {agent_id!r}: publish a release of it first")
+        session_id = SessionId(self.ports.ids.new())
+        self.ports.store.open_session(session_id, owner_id)
+        return Session(session_id, owner_id, agent_id, 0)
+
+    def ask(
+        self,
+        session: SessionLike,
+        text: str,
+        release: ReleaseLike | None = None,
+        idempotency_key: str | None = None,
+    ) -> InputReceipt:
+        """Make a question durable and start its run; without a release the agent's newest one answers.
+
+        Asking again with the same key returns the same receipt, so a caller that saw no answer repeats it.
+        Without a key one is made, and a repetition is another question. Raises RequestError: SESSION_NOT_FOUND,
+        SESSION_BUSY, RELEASE_NOT_FOUND, RELEASE_AGENT_MISMATCH, IDEMPOTENCY_CONFLICT, INPUT_INVALID.
+        """
+        self._require_open()
+        found = self._session(session)
+        release_id = None
+        if release is not None:
+            chosen = release.release_id if isinstance(release, ReleaseRef) else _uuid(release, "release")
+            release_id = ReleaseId(chosen)
+        key = str(self.ports.ids.new()) if idempotency_key is None else idempotency_key
+        return accept_question(self.ports, found, text, release_id, key)
+
+    def receipt(self, session: SessionLike, idempotency_key: str) -> InputReceipt | None:
+        """The receipt of a question asked under this key, or None."""
+        self._require_open()
+        return find_receipt(self.ports, self._session(session).session_id, idempotency_key)
+
+    def stop(self, run: RunLike) -> StopReceipt:
+        """Stop a run now. One that is stopping or over keeps its first cause, and `applied` is False."""
+        self._require_open()
+        return stop_run(self.ports, _run_id(run))
+
+    # -- following -----------------------------------------------------------------------------------
+
+    def wait(self, run: RunLike, timeout_s: float) -> RunResult:
+        """Wait until a run has ended. Raises RequestError(WAIT_TIMEOUT); the run goes on then.
+
+        A database that is away for a while is waited for like the run.
+        """
+        run_id = _run_id(run)
+        until_s = self.ports.clock.monotonic_s() + timeout_s
+        watch = _Watch(self.ports, self._signal, self._closed, local=self._dispatcher is not None)
+        while True:
+            self._require_open()
+            watch.look()
+            status, trouble = "unknown", None
+            try:
+                current = require_run(self.ports, run_id)
+                if current.status.terminal:
+                    return read_result(self.ports, run_id)
+                status = current.status.value
+            except TransientError as error:
+                trouble = error
+            remaining_s = until_s - self.ports.clock.monotonic_s()
+            if remaining_s <= 0:
+                raise trouble or _timed_out(run_id, status, timeout_s)
+            watch.wait(remaining_s)
+
+    def events(
+        self, run: RunLike, after: int = 0, follow: bool = True, *, timeout_s: float | None = None
+    ) -> Iterator[RunEvent]:
+        """A run's events with a `run_seq` above `after`, in order and without gaps.
+
+        With `follow` it waits for more and ends after the run's terminal event; without, it ends with the
+        newest one. To go on after a break, pass the last `run_seq`. `timeout_s` bounds the whole iteration:
+        RequestError(WAIT_TIMEOUT).
+        """
+        self._require_open()
+        run_id = _run_id(run)
+        require_run(self.ports, run_id)
+        return self._events(run_id, after, follow=follow, timeout_s=timeout_s)
+
+    def _events(self, run_id: RunId, after: int, *, follow: bool, timeout_s: float | None) -> Iterator[RunEvent]:
+        clock = self.ports.clock
+        until_s = None if timeout_s is None else clock.monotonic_s() + timeout_s
+        watch = _Watch(self.ports, self._signal, self._closed, local=self._dispatcher is not None)
+        while True:
+            self._require_open()
+            watch.look()
+            page = self.ports.store.list_events(run_id, after=after, limit=EVENTS_PAGE)
+            for event in page:
+                after = event.run_seq
+                yield event
+                if event.kind in TERMINAL_EVENTS:
+                    return
+            if len(page) == EVENTS_PAGE:
+                continue
+            if not follow:
+                return
+            current = require_run(self.ports, run_id)
+            if current.status.terminal:
+                if after >= current.event_head:
+                    return
+                continue
+            remaining_s = POLL_LONGEST_S if until_s is None else until_s - clock.monotonic_s()
+            if remaining_s <= 0:
+                raise _timed_out(run_id, current.status.value, timeout_s or 0.0)
+            watch.wait(remaining_s)
+
+    # -- looking -------------------------------------------------------------------------------------
+
+    def run(self, run: RunLike) -> RunResult:
+        """A run as it stands; its answer is None until it has succeeded. Raises RequestError(RUN_NOT_FOUND)."""
+        self._require_open()
+        return read_result(self.ports, _run_id(run))
+
+    def runs(
+        self, *, limit: int = 50, live_only: bool = False, session: SessionLike | None = None
+    ) -> tuple[RunSummary, ...]:
+        """Runs, newest first, without their texts."""
+        self._require_open()
+        session_id = None if session is None else self._session(session).session_id
+        return list_summaries(self.ports, limit=limit, live_only=live_only, session_id=session_id)
+
+    def steps(self, run: RunLike) -> tuple[StepRow, ...]:
+        """What a run did: each operation with its attempts, times and codes; no texts."""
+        self._require_open()
+        return list_steps(self.ports, _run_id(run))
+
+    def request(self, operation: UUID | str) -> bytes:
+        """The request of a model operation, byte for byte as it was frozen, built again and its hash proven.
+
+        An inspection command: this holds texts whether or not the run has ended. Raises
+        RequestError(OPERATION_NOT_FOUND), InvariantError(REQUEST_HASH_MISMATCH).
+        """
+        self._require_open()
+        operation_id = _uuid(operation, "operation")
+        found = self.ports.store.load_operation(operation_id)
+        if found is None:
+            raise RequestError(Code.OPERATION_NOT_FOUND, f"there is no operation {operation_id}")
+        return rebuild_request(self.ports, found)
+
+    # -- operating -----------------------------------------------------------------------------------
+
+    def dispatches(
+        self, *, run: RunLike | None = None, parked_only: bool = False, limit: int = 1000
+    ) -> tuple[DispatchRow, ...]:
+        """Rows of work that is due, under way, waiting for its time, or parked; oldest first."""
+        self._require_open()
+        run_id = None if run is None else _run_id(run)
+        return tuple(self.ports.store.list_dispatches(run_id=run_id, parked_only=parked_only, limit=limit))
+
+    def retry_dispatch(self, dispatch: UUID | str) -> DispatchRow:
+        """Let a parked step run again; returns the row as it was. Raises RequestError."""
+        self._require_open()
+        return retry_parked(self.ports, DispatchId(_uuid(dispatch, "dispatch")))
+
+    def fail_dispatch(self, dispatch: UUID | str) -> StopReceipt:
+        """End the run of a parked step as failed, code STEP_FAILED_BY_OPERATOR. Raises RequestError."""
+        self._require_open()
+        return fail_parked(self.ports, DispatchId(_uuid(dispatch, "dispatch")))
+
+    def _session(self, session: SessionLike) -> Session:
+        if isinstance(session, Session | InputReceipt):
+            session_id: UUID = session.session_id
+        else:
+            session_id = _uuid(session, "session")
+        found = self.ports.store.load_session(session_id)
+        if found is None:
+            raise RequestError(Code.SESSION_NOT_FOUND, f"there is no session {session_id}")
+        return found
+
+    def _require_open(self) -> None:
+        if self._closed.is_set():
+            raise RequestError(Code.INPUT_INVALID, "this client is closed: open another one")
+
+
+class _Watch:
+    """Bounded waits for news of a run: this process's signal, and polls that grow slower where others work."""
+
+    def __init__(self, ports: Ports, signal: RunSignal, closed: threading.Event, *, local: bool) -> None:
+        self._ports = ports
+        self._signal = signal
+        self._closed = closed
+        self._local = local
+        self._seen = 0
+        self._pause_s = POLL_FIRST_S
+
+    def look(self) -> None:
+        """Call it before reading the rows: news that comes after it ends the next wait at once."""
+        self._seen = self._signal.count
+
+    def wait(self, longest_s: float) -> None:
+        """Wait for news; a little while at most, since another process may have it."""
+        if self._local:
+            self._signal.wait(self._seen, min(longest_s, SIGNAL_WAIT_S))
+            return
+        self._ports.clock.wait(self._closed, min(longest_s, self._pause_s))
+        self._pause_s = min(2 * self._pause_s, POLL_LONGEST_S)
+
+
+def read_release(path: Path) -> bytes:
+    """A release document's bytes, bounded. Raises RequestError(INPUT_INVALID) for a file that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            # One byte more than is allowed, so that the parser refuses it by its size.
+            return file.read(limits.RELEASE_BYTES_MAX + 1)
+    except OSError as error:
+        raise RequestError(Code.INPUT_INVALID, f"cannot read {path}: {error.strerror}") from error
+
+
+def _check_schema(ports: Ports) -> None:
+    try:
+        ports.store.check_schema()
+    except BaseException:
+        ports.store.close()
+        raise
+
+
+def _uuid(value: UUID | str, noun: str) -> UUID:
+    if isinstance(value, UUID):
+        return value
+    try:
+        return UUID(value)
+    except ValueError:
+        raise RequestError(Code.INPUT_INVALID, f"{value!r} is no {noun} id: an id is a UUID") from None
+
+
+def _run_id(run: RunLike) -> RunId:
+    return RunId(_uuid(run, "run")) if isinstance(run, UUID | str) else run.run_id
+
+
+def _timed_out(run_id: RunId, status: str, timeout_s: float) -> RequestError:
+    return RequestError(
+        Code.WAIT_TIMEOUT, f"run {run_id} is {status} after {timeout_s:g} s; it goes on: wait for it again"
+    )
+
+
+__all__ = [
+    "Agentloom",
+    "DispatchRow",
+    "InputReceipt",
+    "ReleaseRef",
+    "RunEvent",
+    "RunResult",
+    "RunStatus",
+    "RunSummary",
+    "Session",
+    "Settings",
+    "StepRow",
+    "StopReceipt",
+    "database_file",
+    "database_url",
+    "read_release",
+]
