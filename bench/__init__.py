@@ -1,0 +1,1 @@
+"""Benchmarks and their recorded results. Not tests: nothing here asserts a time."""

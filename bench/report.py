@@ -1,0 +1,160 @@
+"""The results as a page that people read; the figures behind it stand beside it as JSON."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+_RELATIONS_SHOWN = 16
+
+
+def render(results: dict[str, Any]) -> str:
+    """One Markdown page."""
+    parts = ["# Benchmarks", "", *_machine(results), ""]
+    if results.get("targets"):
+        rows = [(row["target"], _number(row["measured"]), row["verdict"]) for row in results["targets"]]
+        parts += ["## Targets", "", *_table(("target", "measured", "verdict"), rows), ""]
+    parts += _throughput(results.get("throughput", []))
+    parts += _latency(results.get("latency", []))
+    parts += _growth(results.get("growth", []))
+    parts += _limit(results.get("limit"), results.get("throughput", []))
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _machine(results: dict[str, Any]) -> Iterable[str]:
+    machine = results["machine"]
+    yield (
+        f"{machine['date']}, commit {machine['commit'] or 'unknown'}: {machine['cpu']}, {machine['cores']} cores,"
+        f" {machine['memory_gb']} GB, {machine['system']}, Python {machine['python']}"
+        f" ({machine['python_additions_per_us']:.0f} additions/µs), SQLite {machine['sqlite']} (WAL, synchronous FULL);"
+        f" load before the start {machine['load_average']:.1f}."
+    )
+    server = results.get("postgresql")
+    if server:
+        settings = ", ".join(f"{name} {value}" for name, value in server["settings"].items())
+        yield f"PostgreSQL {server['version']} ({server['origin']}): {settings}."
+    yield ""
+    yield (
+        f"Each loop is one model call and one tool call with messages of about {results['message_bytes']} B. Everything"
+        " runs on this machine: workers, server, model and client share its cores."
+    )
+
+
+def _throughput(cases: Sequence[dict[str, Any]]) -> list[str]:
+    if not cases:
+        return []
+    rows = []
+    for case in cases:
+        cpu = case["cpu_ms_per_loop"]
+        rows.append(
+            (
+                case["database"],
+                case["name"],
+                f"{case['runs']} × {case['loops']}",
+                f"{case['loops_per_s']:.0f}",
+                *(f"{cpu[name]:.2f}" if cpu[name] else "–" for name in ("workers", "postgresql", "model", "client")),
+                f"{case['commits_per_loop']:.2f}",
+                _number(case.get("wal_bytes_per_loop_with_images"), 0),
+            )
+        )
+    head = (
+        "database",
+        "case",
+        "runs × loops",
+        "loops/s",
+        "workers",
+        "PostgreSQL",
+        "model",
+        "client",
+        "commits",
+        "WAL B",
+    )
+    note = "CPU is in ms per loop; WAL includes full-page images here, and is that of the whole server."
+    return ["## Throughput", "", note, "", *_table(head, rows), ""]
+
+
+def _latency(cases: Sequence[dict[str, Any]]) -> list[str]:
+    if not cases:
+        return []
+    rows = [
+        (case["database"], case["loops"], *(f"{case[name]:.2f}" for name in ("p50_ms", "p90_ms", "p99_ms", "mean_ms")))
+        for case in cases
+    ]
+    head = ("database", "loops", "p50", "p90", "p99", "mean")
+    return ["## One run alone: engine time per loop, ms", "", *_table(head, rows), ""]
+
+
+def _growth(cases: Sequence[dict[str, Any]]) -> list[str]:
+    parts: list[str] = []
+    for case in cases:
+        rows = []
+        for window in case["windows"]:
+            counted = window.get("rows_per_loop", {})
+            rows.append(
+                (
+                    f"{window['at_loop']} ({window['first_loop']}–{window['first_loop'] + window['loops'] - 1})",
+                    f"{window['ms_p50']:.2f}",
+                    _number(window.get("commits_per_loop")),
+                    _number(window.get("wal_bytes_per_loop"), 0),
+                    _number(window.get("wal_records_per_loop"), 1),
+                    *(_number(counted.get(kind), 1) for kind in ("inserted", "updated", "deleted")),
+                )
+            )
+        head = ("at loop", "ms p50", "commits", "WAL B", "WAL records", "rows inserted", "updated", "deleted")
+        parts += [f"## A long run, {case['database']}: per loop", "", *_table(head, rows), ""]
+        if case.get("full_page_writes"):
+            parts += [
+                f"Full-page images: {case['full_page_writes']}. WAL bytes are the records' own, of every writer.",
+                "",
+            ]
+        parts += _relations(case["windows"])
+    return parts
+
+
+def _relations(found: Sequence[dict[str, Any]]) -> list[str]:
+    if not found or "by_relation" not in found[-1]:
+        return []
+    last = found[-1]["by_relation"]
+    rows = [
+        (relation, *(_number(window["by_relation"].get(relation, 0.0), 0) for window in found))
+        for relation in list(last)[:_RELATIONS_SHOWN]
+    ]
+    rest = set(last) - {row[0] for row in rows}
+    rows.append(
+        ("all others", *(_number(sum(window["by_relation"].get(name, 0.0) for name in rest), 0) for window in found))
+    )
+    head = ("WAL B per loop by relation", *(f"at {window['at_loop']}" for window in found))
+    return [*_table(head, rows), "", "`-` is what belongs to no relation: commits, running transactions.", ""]
+
+
+def _limit(limit: dict[str, Any] | None, throughput: Sequence[dict[str, Any]]) -> list[str]:
+    if not limit:
+        return []
+    rows = [
+        (
+            result["clients"],
+            f"{result['commits_per_s']:.0f}",
+            f"{result['client_cpu_ms_per_commit']:.2f}",
+            f"{result['postgresql_cpu_ms_per_commit']:.2f}",
+        )
+        for result in limit["clients"]
+    ]
+    head = ("clients", "commits/s", "client CPU ms", "PostgreSQL CPU ms")
+    text = (
+        f"The very statements of a run ({limit['statements_per_commit']:.1f} a commit), rendered beforehand and"
+        " replayed by plain clients without an engine."
+    )
+    parts = ["## PostgreSQL's own rate of equal transactions", "", text, "", *_table(head, rows), ""]
+    best = limit["commits_per_s_max"]
+    for case in throughput:
+        if case["database"] == "postgresql" and not case["over_http"]:
+            rate = case["loops_per_s"] * case["commits_per_loop"]
+            parts.append(f"- {case['name']}: {rate:.0f} commits/s, {100 * rate / best:.0f} % of the limit.")
+    return [*parts, ""]
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return lines + ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "–" if value is None else f"{value:,.{digits}f}"

@@ -1,0 +1,62 @@
+"""What the benchmarks are held against, and by how much it was met or missed."""
+
+from dataclasses import dataclass
+from typing import Any
+
+FLAT_PERCENT = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A bound on one figure. `at_least` says which side is good."""
+
+    name: str
+    bound: float
+    unit: str
+    at_least: bool = False
+
+
+LOOPS = Target("engine alone, two workers, PostgreSQL", 600, "loops/s", at_least=True)
+HTTP = Target("over HTTP, two workers, PostgreSQL", 300, "loops/s", at_least=True)
+SINGLE = Target("single run, engine time p50, PostgreSQL", 3.0, "ms/loop")
+COMMITS = Target("commits at loop 500", 2.0, "commits/loop")
+WAL = Target("WAL without page images at loop 500", 8.0, "KB/loop")
+FLAT = Target("WAL flat from loop 10 to loop 2000", FLAT_PERCENT, "% apart")
+
+
+def judge(target: Target, measured: float | None) -> dict[str, object]:
+    """One row of the table; a figure that was not measured is said to be missing."""
+    if measured is None:
+        verdict = "not measured"
+    else:
+        # Two decimals are what the figures are good for.
+        short = round(target.bound - measured if target.at_least else measured - target.bound, 2)
+        verdict = "met" if short <= 0 else f"missed by {100 * short / target.bound:.0f} %"
+    sign = "≥" if target.at_least else "≤"
+    return {"target": f"{target.name}: {sign} {target.bound:g} {target.unit}", "measured": measured, "verdict": verdict}
+
+
+def table(results: dict[str, Any]) -> list[dict[str, object]]:
+    """Every target against what one run of the benchmarks measured."""
+    throughput = {(case["database"], case["name"]): case for case in results.get("throughput", [])}
+    engine = throughput.get(("postgresql", "engine, 2 workers"))
+    http = throughput.get(("postgresql", "HTTP, 2 workers"))
+    single = next((one for one in results.get("latency", []) if one["database"] == "postgresql"), None)
+    growth = next((one for one in results.get("growth", []) if one["database"] == "postgresql"), None)
+    at = {window["at_loop"]: window for window in growth["windows"]} if growth else {}
+    middle = at.get("500") or at.get("10") or {}
+    wal = middle.get("wal_bytes_per_loop")
+    return [
+        judge(LOOPS, engine and engine["loops_per_s"]),
+        judge(HTTP, http and http["loops_per_s"]),
+        judge(SINGLE, single and single["p50_ms"]),
+        judge(COMMITS, middle.get("commits_per_loop")),
+        judge(WAL, wal and wal / 1024),
+        judge(FLAT, flatness_percent(at)),
+    ]
+
+
+def flatness_percent(at: dict[str, Any]) -> float | None:
+    """How far the dearest window lies above the cheapest, in percent."""
+    sizes = [window["wal_bytes_per_loop"] for window in at.values() if "wal_bytes_per_loop" in window]
+    return 100 * (max(sizes) / min(sizes) - 1) if len(sizes) > 1 else None
