@@ -218,10 +218,10 @@ def _move(before: int, op: Operation) -> Statement:
 
 
 def write_operation(before: Operation | None, after: Operation) -> list[Statement]:
-    """Insert (settled at once where the call was invalid), freeze, or move by compare-and-set."""
+    """Insert (settled at once where the call was invalid or the request too large), freeze, or move by CAS."""
     if before is None:
         statements = [_insert(after)]
-        if after.raw is not None:
+        if after.status.settled:
             statements.append(_move(after.revision, after))
         return statements
     if before.request_hash is None and after.request_hash is not None and after.raw is None:
