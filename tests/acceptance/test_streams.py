@@ -205,7 +205,9 @@ def test_S10_a_whole_json_answer_in_place_of_a_stream_is_the_answer(database_url
 
 
 @pytest.mark.parametrize("kind", ["text/html", "text/event-stream"])
-def test_S10_a_web_page_in_place_of_a_stream_fails_the_run_and_none_of_it_is_shown(database_url: str, kind: str) -> None:
+def test_S10_a_web_page_in_place_of_a_stream_fails_the_run_and_none_of_it_is_shown(
+    database_url: str, kind: str
+) -> None:
     page = f"<html><body>{SECRET}</body></html>"
     with (
         dev_model({"answer": _raw(page, headers={"content-type": kind})}) as model,
