@@ -2,16 +2,15 @@
 
 from collections.abc import Iterator
 from contextlib import closing
-from importlib import import_module
-from importlib.util import find_spec
 from itertools import count
 
 import pytest
+import sqlalchemy as sa
 
+from agentloom_worker.storage import schema
 from tests.servers import OWN, PostgresServer, RedisServer, open_postgres, open_redis
 
 SERVERS_USED = pytest.StashKey[list[str]]()
-SCHEMA_MODULE = "agentloom_worker.storage.schema"
 
 _redis_spaces = count(1)
 
@@ -45,18 +44,48 @@ def own_postgres_server(pytestconfig: pytest.Config) -> Iterator[PostgresServer]
 def postgres_template(postgres_server: PostgresServer) -> str:
     """The URL of a migrated, sealed database: copying it is many times faster than migrating anew."""
     url = postgres_server.create_database("template")
-    if find_spec(SCHEMA_MODULE):
-        import_module(SCHEMA_MODULE).migrate(url)
+    schema.migrate(url)
     postgres_server.seal_template(url)
     return url
 
 
+@pytest.fixture(scope="session")
+def emptied_databases(postgres_server: PostgresServer, postgres_template: str) -> "EmptiedDatabases":
+    """Databases that are emptied and used again: creating and dropping one costs a checkpoint each."""
+    return EmptiedDatabases(postgres_server, postgres_template)
+
+
 @pytest.fixture
-def postgres_url(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
-    """The URL of a fresh, migrated database that is dropped after the test."""
-    url = postgres_server.create_database(template=postgres_template)
+def postgres_url(emptied_databases: "EmptiedDatabases") -> Iterator[str]:
+    """The URL of a migrated database without rows that is this test's alone."""
+    url = emptied_databases.take()
     yield url
-    postgres_server.drop_database(url)
+    emptied_databases.give_back(url)
+
+
+class EmptiedDatabases:
+    """A stack of migrated databases; whoever is still connected is disconnected before one is used again."""
+
+    def __init__(self, server: PostgresServer, template: str) -> None:
+        self._server = server
+        self._template = template
+        self._free: list[str] = []
+
+    def take(self) -> str:
+        return self._free.pop() if self._free else self._server.create_database(template=self._template)
+
+    def give_back(self, url: str) -> None:
+        engine = sa.create_engine(url, poolclass=sa.NullPool)
+        with engine.begin() as conn:
+            conn.exec_driver_sql(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            conn.exec_driver_sql("SET LOCAL lock_timeout = '10s'")
+            for table in reversed(schema.metadata.sorted_tables):
+                conn.execute(sa.delete(table))
+        engine.dispose()
+        self._free.append(url)
 
 
 @pytest.fixture(scope="session")
