@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from agentloom_worker import Agentloom, faults
+from agentloom_worker.audit import run_audit
 from agentloom_worker.bootstrap import migrate_database
 from agentloom_worker.cli.progress import describe
 from agentloom_worker.client import RunStatus, Settings, database_url
@@ -53,17 +54,20 @@ def shared_postgres(postgres_server: PostgresServer, postgres_template: str) -> 
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A migrated, empty database of each kind."""
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A migrated, empty database of each kind; every invariant holds of what the test leaves in it."""
     if request.param == "sqlite":
-        migrate_database(database_url(tmp_path))
-        return database_url(tmp_path)
-    found: str = request.getfixturevalue("shared_postgres")
-    engine = sa.create_engine(found)
-    with engine.begin() as connection:
-        connection.execute(sa.text(f"TRUNCATE {', '.join(metadata.tables)} CASCADE"))
-    engine.dispose()
-    return found
+        found = database_url(tmp_path)
+        migrate_database(found)
+    else:
+        found = request.getfixturevalue("shared_postgres")
+        engine = sa.create_engine(found)
+        with engine.begin() as connection:
+            connection.execute(sa.text(f"TRUNCATE {', '.join(metadata.tables)} CASCADE"))
+        engine.dispose()
+    yield found
+    with Agentloom.connect(found) as loom:
+        assert run_audit(loom.ports) == ()
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from agentloom_worker import Agentloom
+from agentloom_worker.audit import run_audit
 from agentloom_worker.client import RunStatus
 from agentloom_worker.devmodel import DevModel, parse_script
 from tests.factories import python_tool, release_document
@@ -74,6 +75,7 @@ def test_a_killed_process_goes_on_at_the_next_start_and_repeats_no_call(tmp_path
             result = loom.wait(run_id, WAIT_S)
             steps = loom.steps(run_id)
             events = list(loom.events(run_id))
+            assert run_audit(loom.ports) == ()
         requests = model.requests
     assert (result.status, result.answer) == (RunStatus.SUCCEEDED, "echo: question 0")
     assert [(step.kind.value, len(step.attempts)) for step in steps] == [("model", 1), ("tool", 1), ("model", 2)]
@@ -107,6 +109,7 @@ def test_two_processes_on_one_file_double_nothing(tmp_path: Path) -> None:
             runs = loom.runs()
             steps = [loom.steps(run) for run in runs]
             left = loom.dispatches()
+            assert run_audit(loom.ports) == ()
         requests = model.requests
     results = [facts for facts in ended if "status" in facts]
     assert [facts["status"] for facts in results] == ["succeeded"] * (2 * each)
