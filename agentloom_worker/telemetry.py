@@ -32,14 +32,19 @@ def counters() -> dict[str, int]:
 
 
 def log_to(stream: TextIO, level: int) -> None:
-    """Write log lines from a level on to a stream; a second call replaces the first. For programs, not libraries."""
-    for handler in [found for found in _logger.handlers if isinstance(found, _ProgramHandler)]:
-        _logger.removeHandler(handler)
+    """Write log lines from a level on to a stream, until `log_no_more`. For programs, not for libraries."""
+    log_no_more()
     handler = _ProgramHandler(stream)
     handler.setFormatter(JsonFormatter())
     _logger.addHandler(handler)
     _logger.setLevel(level)
-    _logger.propagate = False
+
+
+def log_no_more() -> None:
+    """End what `log_to` began."""
+    for handler in [found for found in _logger.handlers if isinstance(found, _ProgramHandler)]:
+        _logger.removeHandler(handler)
+        _logger.setLevel(logging.NOTSET)
 
 
 class _ProgramHandler(logging.StreamHandler[TextIO]):

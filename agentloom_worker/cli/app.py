@@ -75,3 +75,5 @@ def main(arguments: list[str] | None = None) -> None:
     except AgentloomError as error:
         typer.echo(f"error {error.code}: {error.message}", err=True)
         sys.exit(1)
+    finally:
+        telemetry.log_no_more()

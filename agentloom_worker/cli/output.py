@@ -39,7 +39,7 @@ def _field(name: str, value: object) -> object:
 
 def print_json(value: object) -> None:
     """One JSON document on stdout."""
-    typer.echo(json.dumps(document(value), ensure_ascii=False, indent=2))
+    _write(json.dumps(document(value), ensure_ascii=False, indent=2))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -62,7 +62,13 @@ def console(*, stderr: bool = False) -> Console:
 
 def print_text(text: str) -> None:
     """A text on stdout, verbatim; on a terminal without the characters that the terminal would obey."""
-    typer.echo(printable(text) if sys.stdout.isatty() else text)
+    _write(printable(text) if sys.stdout.isatty() else text)
+
+
+def _write(text: str) -> None:
+    # typer.echo would take escape sequences out of what goes to a pipe.
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
 
 
 def note(text: str) -> None:

@@ -1,0 +1,299 @@
+"""Commands in this process: what they print, and with which exit code they leave."""
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from agentloom_worker import Agentloom, __version__
+from agentloom_worker.cli.app import main
+from agentloom_worker.client import InputReceipt
+from agentloom_worker.examples import incident
+from agentloom_worker.llm.adapters.scripted import CallsTurn, ScriptedCall, ScriptedRequest, TextTurn
+from tests.factories import python_tool, release_document
+from tests.programs import QUICK
+
+TEXT = "three \x1b[31mred\x1b[0m"
+RUN_KEYS = {
+    "run_id",
+    "session_id",
+    "release_id",
+    "agent_id",
+    "status",
+    "blocked",
+    "end_cause",
+    "code",
+    "detail",
+    "loops",
+    "max_loops",
+    "created_at",
+    "started_at",
+    "ended_at",
+    "deadline_at",
+}
+
+
+class Result:
+    """What a command left: its exit code and streams."""
+
+    def __init__(self, code: object, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+class Cli:
+    """Runs command lines as the program would."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *arguments: object) -> Result:
+        with pytest.raises(SystemExit) as left:
+            main([str(argument) for argument in arguments])
+        streams = self._capsys.readouterr()
+        return Result(left.value.code or 0, streams.out, streams.err)
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cli:
+    monkeypatch.delenv("AGENTLOOM_EMBEDDED", raising=False)
+    monkeypatch.delenv("AGENTLOOM_DATABASE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return Cli(capsys)
+
+
+def script(request: ScriptedRequest) -> TextTurn | CallsTurn:
+    if request.message_count == 2:
+        return CallsTurn((ScriptedCall("add", '{"left":1,"right":2}', "1"),))
+    return TextTurn(TEXT)
+
+
+class Made:
+    """A store with a run that succeeded and one that nobody has begun."""
+
+    def __init__(self, folder: Path, done: InputReceipt, queued: InputReceipt) -> None:
+        self.folder, self.done, self.queued = folder, done.run_id, queued.run_id
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder = tmp_path_factory.mktemp("store")
+    with Agentloom.embedded(folder, settings=QUICK, threads=1, scripts={"main": script}) as loom:
+        release = loom.publish(release_document(tools={"add": python_tool(handler="tests.tools:add")}))
+        done = loom.ask(loom.open_session(release), "what is 1 + 2?")
+        loom.wait(done, 20)
+    with Agentloom.connect(f"sqlite:///{folder}/agentloom.sqlite") as loom:
+        queued = loom.ask(loom.open_session("assistant"), "and then?")
+    return Made(folder, done, queued)
+
+
+@pytest.fixture
+def store(made: Made, tmp_path: Path) -> Iterator[Made]:
+    """A copy of the store, for commands that write."""
+    copied = Made.__new__(Made)
+    copied.folder, copied.done, copied.queued = tmp_path / "copy", made.done, made.queued
+    shutil.copytree(made.folder, copied.folder)
+    yield copied
+
+
+def park(store: Made) -> str:
+    """Park the row of the queued run's first step; its id."""
+    with closing(sqlite3.connect(store.folder / "agentloom.sqlite")) as connection:
+        (dispatch,) = connection.execute(
+            "UPDATE pending_dispatch SET parked_at = 1, last_error = 'broken' WHERE step = 'prepare_context'"
+            " RETURNING dispatch_id"
+        ).fetchone()
+        connection.commit()
+    return str(dispatch)
+
+
+def test_version_is_printed(cli: Cli) -> None:
+    assert cli("version").out == f"{__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nothing-of-the-kind"],
+        ["run"],
+        ["run", "release.yaml"],
+        ["run", "--ask", "hello"],
+        ["run", "release.yaml", "--ask", "hello", "--resume", "x"],
+        ["runs", "list", "--embedded", "a", "--database", "b"],
+        ["runs", "list", "--limit", "0"],
+        ["runs", "show"],
+        ["demo", "--model", "m"],
+        ["demo", "--api-key-env", "NAME"],
+        ["demo", "--model-url", "http://127.0.0.1:1/v1", "--model", "m", "--api-key-env", "AGENTLOOM_NO_SUCH_KEY"],
+        ["--log-level", "loud", "version"],
+    ],
+)
+def test_a_command_line_without_sense_leaves_with_2(cli: Cli, arguments: list[str]) -> None:
+    result = cli(*arguments)
+    assert result.code == 2
+    assert result.out == ""
+    assert result.err
+
+
+def test_an_error_is_printed_with_its_code_and_leaves_with_1(cli: Cli, made: Made) -> None:
+    result = cli("runs", "show", made.queued.hex[::-1], "--embedded", made.folder)
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("error RUN_NOT_FOUND: ")
+
+
+def test_a_store_that_is_not_there_is_not_made_by_looking(cli: Cli, tmp_path: Path) -> None:
+    result = cli("runs", "list", "--embedded", tmp_path / "nowhere")
+    assert result.code == 1
+    assert "INPUT_INVALID" in result.err
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_database_url_is_never_shown_with_its_password(cli: Cli) -> None:
+    result = cli("runs", "list", "--database", "postgresql://me:hunter2@127.0.0.1:1/x")
+    assert result.code == 1
+    assert "error PERSISTENCE_UNAVAILABLE: " in result.err
+    assert "hunter2" not in result.out + result.err
+
+
+def test_the_store_is_taken_from_the_environment_unless_an_option_names_one(
+    cli: Cli, made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENTLOOM_EMBEDDED", str(made.folder))
+    assert len(cli("runs", "list", "--json").json) == 2
+    monkeypatch.setenv("AGENTLOOM_DATABASE", "sqlite:////nowhere/x.sqlite")
+    assert cli("runs", "list").code == 2
+    assert cli("runs", "list", "--embedded", made.folder).code == 0
+
+
+def test_runs_are_listed_newest_first_with_stable_keys(cli: Cli, made: Made) -> None:
+    found = cli("runs", "list", "--embedded", made.folder, "--json").json
+    assert [run["run_id"] for run in found] == [str(made.queued), str(made.done)]
+    assert {frozenset(run) for run in found} == {frozenset(RUN_KEYS)}
+    assert found[1]["created_at"].endswith("Z")
+    live = cli("runs", "list", "--embedded", made.folder, "--live").out
+    assert str(made.queued) in live
+    assert str(made.done) not in live
+
+
+def test_a_run_is_shown_with_its_answer_only_after_its_end(cli: Cli, made: Made) -> None:
+    done = cli("runs", "show", made.done, "--embedded", made.folder, "--json").json
+    assert set(done) == RUN_KEYS | {"answer", "truncated", "refused", "empty"}
+    assert (done["status"], done["answer"]) == ("succeeded", TEXT)
+    queued = cli("runs", "show", made.queued, "--embedded", made.folder, "--json").json
+    assert (queued["status"], queued["answer"]) == ("queued", None)
+    assert TEXT in cli("runs", "show", made.done, "--embedded", made.folder).out
+
+
+def test_events_are_printed_after_a_number_and_followed_to_the_end(cli: Cli, made: Made) -> None:
+    every = cli("runs", "events", made.done, "--embedded", made.folder, "--json").json
+    assert [event["run_seq"] for event in every] == list(range(1, len(every) + 1))
+    lines = cli("runs", "events", made.done, "--embedded", made.folder, "--after", 2, "--follow").out.splitlines()
+    assert len(lines) == len(every) - 2
+    assert "succeeded, 2 loop(s)" in lines[-1]
+
+
+def test_steps_show_attempts_and_durations_and_no_text(cli: Cli, made: Made) -> None:
+    steps = cli("steps", made.done, "--embedded", made.folder, "--json").json
+    assert [(step["loop_no"], step["kind"], step["capability"]) for step in steps] == [
+        (1, "model", "main"),
+        (1, "tool", "add"),
+        (2, "model", "main"),
+    ]
+    assert all(len(step["attempts"]) == 1 and step["duration_ms"] >= 0 for step in steps)
+    table = cli("steps", made.done, "--embedded", made.folder).out
+    assert "add" in table
+    assert "three" not in table
+
+
+def test_a_request_is_printed_byte_for_byte_and_its_hash_proven(cli: Cli, made: Made) -> None:
+    operation = cli("steps", made.done, "--embedded", made.folder, "--json").json[0]["operation_id"]
+    result = cli("request", operation, "--embedded", made.folder)
+    with Agentloom.connect(f"sqlite:///{made.folder}/agentloom.sqlite") as loom:
+        assert result.out == loom.request(operation).decode() + "\n"
+    assert result.err == "hash ok\n"
+    pretty = cli("request", operation, "--embedded", made.folder, "--pretty")
+    assert pretty.json == result.json
+    assert pretty.out != result.out
+
+
+def test_a_stop_is_durable_and_says_who_ends_the_run(cli: Cli, store: Made) -> None:
+    result = cli("runs", "stop", store.queued, "--embedded", store.folder)
+    assert (result.code, "stopping" in result.out) == (0, True)
+    assert f"--resume {store.queued}" in result.err
+    assert cli("runs", "show", store.queued, "--embedded", store.folder, "--json").json["status"] == "stopping"
+    again = cli("runs", "stop", store.queued, "--embedded", store.folder, "--json").json
+    assert (again["applied"], again["end_cause"]) == (False, "stop")
+
+
+def test_a_parked_row_is_listed_and_retried(cli: Cli, store: Made) -> None:
+    dispatch = park(store)
+    parked = cli("dispatches", "parked", "--embedded", store.folder, "--json").json
+    assert [(row["step"], row["last_error"]) for row in parked] == [("prepare_context", "broken")]
+    assert "blocked" in cli("runs", "list", "--embedded", store.folder).out
+    assert "prepare_context" in cli("dispatches", "retry", dispatch, "--embedded", store.folder).out
+    assert cli("dispatches", "parked", "--embedded", store.folder, "--json").json == []
+    rows = cli("dispatches", "list", "--run", store.queued, "--embedded", store.folder, "--json").json
+    assert {row["step"] for row in rows} == {"prepare_context", "expire_run"}
+    again = cli("dispatches", "retry", dispatch, "--embedded", store.folder)
+    assert (again.code, "is not parked" in again.err) == (1, True)
+
+
+def test_failing_a_parked_row_stops_its_run_for_that_cause(cli: Cli, store: Made) -> None:
+    dispatch = park(store)
+    receipt = cli("dispatches", "fail", dispatch, "--embedded", store.folder, "--json").json
+    assert (receipt["status"], receipt["end_cause"]) == ("stopping", "failure")
+    run = cli("runs", "show", store.queued, "--embedded", store.folder, "--json").json
+    assert run["code"] == "STEP_FAILED_BY_OPERATOR"
+
+
+def test_migrate_makes_a_store_that_can_be_looked_at(cli: Cli, tmp_path: Path) -> None:
+    for _ in range(2):
+        assert cli("migrate", "--embedded", tmp_path / "fresh").code == 0
+    assert cli("runs", "list", "--embedded", tmp_path / "fresh", "--json").json == []
+
+
+def test_the_schema_of_a_release_is_printed(cli: Cli) -> None:
+    schema = cli("schema", "release").json
+    assert schema["$schema"].endswith("2020-12/schema")
+    assert "agent" in schema["properties"]
+
+
+def test_validate_accepts_a_right_document(cli: Cli) -> None:
+    result = cli("validate", incident.RELEASE)
+    assert result.code == 0
+    assert "incident-analyst" in result.out
+    assert cli("validate", incident.RELEASE, "--json").json["ok"] is True
+
+
+def test_validate_lists_every_problem_with_its_path(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "release.yaml"
+    tools = {"gone": python_tool(handler="tests.tools:gone"), "lost": python_tool(handler="tests.tools:lost")}
+    file.write_text(yaml.safe_dump(release_document(tools=tools)))
+    result = cli("validate", file)
+    assert result.code == 1
+    assert [line.split(":")[0].split("/")[2] for line in result.out.splitlines()] == ["gone", "lost"]
+    document = cli("validate", file, "--json").json
+    assert document["ok"] is False
+    assert len(document["problems"]) == 2
+
+
+def test_validate_says_that_a_file_cannot_be_read(cli: Cli, tmp_path: Path) -> None:
+    result = cli("validate", tmp_path / "nothing.yaml")
+    assert result.code == 1
+    assert "error INPUT_INVALID: cannot read" in result.err
+
+
+def test_a_dev_model_script_that_is_wrong_leaves_with_2(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "script.yaml"
+    file.write_text("turns: 7\n")
+    result = cli("dev-model", file)
+    assert (result.code, bool(result.err)) == (2, True)
