@@ -82,3 +82,9 @@ VIEW_CACHE_BYTES = 256 * 1024 * 1024
 RELEASE_CACHE = 256
 VALIDATOR_CACHE = 1024
 HANDLER_CACHE = 1024
+
+# the audit: rows read at a time, bodies held at a time, findings after which it stops
+AUDIT_PAGE_ROWS = 1000
+AUDIT_BLOBS_PAGE = 16
+AUDIT_FINDINGS_MAX = 1000
+AUDIT_SNAPSHOT_IDLE_S = 120.0

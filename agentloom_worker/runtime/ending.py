@@ -35,9 +35,7 @@ def close_operation(operation: Operation, attempt: Attempt | None, code: str) ->
     if operation.status.settled:
         return ()
     unknown = attempt is not None and attempt.maybe_sent
-    executed = Executed.UNKNOWN if unknown else Executed.NOT_EXECUTED
-    if operation.executed is not None and operation.executed is not Executed.NOT_EXECUTED:
-        executed = operation.executed
+    executed = worse(operation.executed, Executed.UNKNOWN if unknown else Executed.NOT_EXECUTED)
     status = OperationStatus.UNKNOWN if unknown else OperationStatus.CANCELLED
     closed = replace(operation, status=status, executed=executed, code=code, revision=operation.revision + 1)
     puts = [Put(operation, closed)]

@@ -67,4 +67,9 @@ def read(conn: sa.Connection, owner_id: UUID, blob_id: UUID) -> bytes | None:
     row = conn.execute(query).one_or_none()
     if row is None:
         return None
-    return zlib.decompress(row.content) if row.encoding == "zlib" else bytes(row.content)
+    return unpack(row.encoding, bytes(row.content))
+
+
+def unpack(encoding: str, content: bytes) -> bytes:
+    """The body of a blob's content. Raises zlib.error where the content is damaged."""
+    return zlib.decompress(content) if encoding == "zlib" else content

@@ -255,8 +255,11 @@ def write_revision(before: EffectiveRevision | None, after: EffectiveRevision) -
 def load_context(conn: sa.Connection, node_id: UUID) -> RoleContext | None:
     """The context of a node."""
     row = conn.execute(sa.select(role_context).where(role_context.c.node_id == node_id)).one_or_none()
-    if row is None:
-        return None
+    return None if row is None else to_context(row)
+
+
+def to_context(row: Any) -> RoleContext:
+    """A context from a row with all of its columns."""
     last = row.last_model_operation_id
     return RoleContext(
         ContextId(row.context_id),

@@ -47,6 +47,7 @@ from agentloom_worker.ids import (
     RunId,
     SessionId,
 )
+from agentloom_worker.limits import AUDIT_SNAPSHOT_IDLE_S
 from agentloom_worker.storage import (
     blob,
     commit_log,
@@ -66,6 +67,15 @@ from agentloom_worker.storage.sqlite import SqliteDriver
 from agentloom_worker.storage.template import Statement
 
 US = 1_000_000
+
+# The reader may think between two reads for longer than a commit may, which holds locks.
+_SNAPSHOT = {
+    "sqlite": ("BEGIN",),
+    "postgresql": (
+        "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+        f"SET LOCAL idle_in_transaction_session_timeout = '{int(AUDIT_SNAPSHOT_IDLE_S)}s'",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +133,19 @@ class Store:
                 yield conn
         except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:
             raise PersistenceUnavailableError(f"cannot read: {type(error).__name__}") from error
+
+    @contextmanager
+    def snapshot(self) -> Iterator["Store"]:
+        """A store whose reads all see the database as of one instant, on one connection: for one thread, and
+        for reading only. The instant is that of its first read.
+        """
+        with self.read() as conn:
+            for statement in _SNAPSHOT[self.driver.dialect]:
+                conn.execute(sa.text(statement))
+            try:
+                yield _Snapshot(self.driver, self._clock, self.url, conn)
+            finally:
+                conn.execute(sa.text("ROLLBACK"))
 
     def close(self) -> None:
         """Close every connection."""
@@ -543,6 +566,18 @@ class Store:
     def shown_url(self) -> str:
         """The URL for people: without password and without parameters, which may hold one."""
         return sa.engine.make_url(self.url).set(query={}).render_as_string(hide_password=True)
+
+
+class _Snapshot(Store):
+    """Reads on the connection of a transaction that somebody else began and will end."""
+
+    def __init__(self, driver: Driver, clock: Clock, url: str, conn: sa.Connection) -> None:
+        super().__init__(driver, clock, url)
+        self._conn = conn
+
+    @contextmanager
+    def read(self) -> Iterator[sa.Connection]:
+        yield self._conn
 
 
 def _uuid(value: object) -> UUID:

@@ -17,6 +17,7 @@ from agentloom_worker.domain.operation import (
     Payload,
 )
 from agentloom_worker.errors import Code, InvariantError
+from agentloom_worker.runtime.ending import worse
 from agentloom_worker.runtime.live import Live
 from agentloom_worker.runtime.outcome import Answered, MaybeSent, Outcome, ToolEnded
 from agentloom_worker.runtime.payload import make_payload
@@ -81,8 +82,8 @@ def _ended(
     if failure is not None and reason is None:
         again = _retry(ports, slice_, live, operation, failure)
     if again is not None:
-        unknown = failure is not None and failure.external_outcome is Executed.UNKNOWN
-        return _again(slice_, operation, attempt, ended, again, unknown=unknown)
+        executed = failure.external_outcome if failure is not None else Executed.EXECUTED
+        return _again(slice_, operation, attempt, ended, again, executed=executed)
     return _settle(ports, slice_, operation, attempt, ended, result)
 
 
@@ -107,7 +108,7 @@ def _unknown(ports: Ports, slice_: Slice, operation: Operation, attempt: Attempt
     )
     again = retry_unknown(spec.retry, operation, ports.chance)
     if again is not None:
-        return _again(slice_, operation, attempt, ended, again, unknown=True)
+        return _again(slice_, operation, attempt, ended, again, executed=Executed.UNKNOWN)
     failure = Failure(
         Code.TOOL_OUTCOME_UNKNOWN,
         Category.UNKNOWN,
@@ -118,13 +119,15 @@ def _unknown(ports: Ports, slice_: Slice, operation: Operation, attempt: Attempt
 
 
 def _again(
-    slice_: Slice, operation: Operation, attempt: Attempt, ended: Attempt, again: RetryAt, *, unknown: bool
+    slice_: Slice, operation: Operation, attempt: Attempt, ended: Attempt, again: RetryAt, *, executed: Executed
 ) -> StepResult:
+    """Another attempt; what the ended one may have done stays with the operation, however the next one ends."""
     number = attempt.attempt_no + 1
     moved = replace(
         operation,
         attempts_made=number,
-        unknown_attempts=operation.unknown_attempts + int(unknown),
+        executed=worse(operation.executed, executed),
+        unknown_attempts=operation.unknown_attempts + int(executed is Executed.UNKNOWN),
         revision=operation.revision + 1,
     )
     intent = Attempt(attempt.operation_id, number, AttemptState.INTENT, slice_.run.epoch)
@@ -175,14 +178,16 @@ def _settle(
     batch = slice_.batch
     if batch is None:
         raise InvariantError(f"operation {operation.operation_id} has no batch")
-    body = encode_result(result)
-    raw, effective, blobs = _payloads(ports, slice_, operation, result, body)
     failure = result.failure
     if failure is None:
         status, executed = OperationStatus.COMPLETED, Executed.EXECUTED
     else:
-        executed = failure.external_outcome
+        # The model is told what is known of the call, not only of its last attempt.
+        executed = worse(operation.executed, failure.external_outcome)
+        result = replace(result, failure=replace(failure, external_outcome=executed))
         status = OperationStatus.UNKNOWN if executed is Executed.UNKNOWN else OperationStatus.FAILED
+    body = encode_result(result)
+    raw, effective, blobs = _payloads(ports, slice_, operation, result, body)
     settled = replace(
         operation,
         status=status,

@@ -1,0 +1,132 @@
+"""The messages of a context and its frozen requests, built again from the records.
+
+One walk over the records serves every request: a context only ever grows, so each request is the beginning
+of the next one. That is so while each record has a single effective entry.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from agentloom_worker.audit.damage import DAMAGED, describe
+from agentloom_worker.canonical import parse, sha256
+from agentloom_worker.context.request import estimate_tokens, fragment_tokens, hash_request
+from agentloom_worker.context.view import View
+from agentloom_worker.domain.context import RoleContext
+from agentloom_worker.domain.model import Role
+from agentloom_worker.domain.recipe import Recipe
+from agentloom_worker.domain.run import Run
+from agentloom_worker.ids import OperationId
+from agentloom_worker.runtime.ports import CachedView, Ports
+from agentloom_worker.runtime.request import head_of
+from agentloom_worker.runtime.slice import adapter_of, build_view, load_owned_release
+from agentloom_worker.storage.audit import OperationRow
+
+
+@dataclass(frozen=True, slots=True)
+class WireMessage:
+    """A message as it goes to the model, without its text. `tokens` is the estimate of its fragment."""
+
+    role: Role
+    text_hash: bytes
+    call_ids: tuple[str, ...]
+    wire_id: str | None
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenRequest:
+    """A request as its recipe gives it today, beside what was frozen."""
+
+    operation_id: OperationId
+    recipe: Recipe
+    frozen_hash: bytes
+    rebuilt_hash: bytes
+    message_count: int
+    estimate_tokens: int
+    budget_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Where the walk ended: at an operation's request, or (None) at a record behind the last request."""
+
+    operation_id: OperationId | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """`messages` are those of all requests, and where nothing is damaged those of the whole context."""
+
+    messages: tuple[WireMessage, ...]
+    requests: tuple[FrozenRequest, ...]
+    damage: Damage | None
+
+
+def read_history(ports: Ports, run: Run, context: RoleContext, operations: Sequence[OperationRow]) -> History:
+    """Build every frozen request of a context's node anew. Never raises for what is damaged."""
+    frozen = sorted(
+        (row for row in operations if row.node_id == context.node_id and row.request is not None),
+        key=lambda row: row.loop_no,
+    )
+    requests: list[FrozenRequest] = []
+    base = CachedView(0, 0, View())
+    damage: Damage | None = None
+    for row in frozen:
+        try:
+            request, base = _rebuild(ports, run, context, row, base)
+        except DAMAGED as error:
+            damage = Damage(row.operation_id, describe(error))
+            break
+        requests.append(request)
+    if damage is None:
+        try:
+            base = _extend(ports, run, context, base)
+        except DAMAGED as error:
+            damage = Damage(None, describe(error))
+    try:
+        messages = tuple(_read(fragment) for fragment in base.view.fragments())
+    except DAMAGED as error:
+        messages, damage = (), Damage(None, describe(error))
+    return History(messages, tuple(requests), damage)
+
+
+def _rebuild(
+    ports: Ports, run: Run, context: RoleContext, row: OperationRow, base: CachedView
+) -> tuple[FrozenRequest, CachedView]:
+    assert row.request is not None, "only frozen operations are rebuilt"
+    recipe = Recipe.from_bytes(row.request)
+    release = load_owned_release(ports, run.release_id).release
+    adapter, head = adapter_of(ports, release), head_of(ports, run, release)
+    grown = _extend(
+        ports, run, replace(context, effective_revision=recipe.revision, record_head=recipe.record_head), base
+    )
+    arguments = (adapter, head.parameters, head.tools, grown.view)
+    request = FrozenRequest(
+        operation_id=row.operation_id,
+        recipe=recipe,
+        frozen_hash=row.request_hash or b"",
+        rebuilt_hash=hash_request(*arguments),
+        message_count=grown.view.length,
+        estimate_tokens=estimate_tokens(*arguments, head.tool_count),
+        budget_tokens=release.budget.input_budget_tokens,
+    )
+    return request, grown
+
+
+def _extend(ports: Ports, run: Run, context: RoleContext, base: CachedView) -> CachedView:
+    release = load_owned_release(ports, run.release_id).release
+    view = build_view(ports, run, context, release, base)
+    return CachedView(context.effective_revision, context.record_head, view)
+
+
+def _read(fragment: bytes) -> WireMessage:
+    """A fragment of the chat-completions protocol, the one protocol whose fragments are stored nowhere else."""
+    document = parse(fragment)
+    return WireMessage(
+        Role(document["role"]),
+        sha256((document["content"] or "").encode()),
+        tuple(call["id"] for call in document.get("tool_calls", ())),
+        document.get("tool_call_id"),
+        fragment_tokens(fragment),
+    )

@@ -1,0 +1,118 @@
+"""Frozen requests: built again from their recipes they hash the same, fit, pair, and hold the user's words."""
+
+from collections.abc import Iterator
+
+from agentloom_worker.audit.damage import DAMAGED, describe
+from agentloom_worker.audit.facts import RunFacts
+from agentloom_worker.audit.fault import Fault
+from agentloom_worker.audit.history import FrozenRequest, History
+from agentloom_worker.canonical import effective_text, parse, sha256
+from agentloom_worker.domain.context import RoleContext
+from agentloom_worker.domain.model import Role
+from agentloom_worker.domain.operation import Payload
+from agentloom_worker.ids import InputId
+from agentloom_worker.storage.audit import list_input_bodies
+
+
+def check_hashes(facts: RunFacts) -> Iterator[Fault]:
+    """What was frozen can be sent again, the same bytes (U1)."""
+    for context, history in facts.histories:
+        if history.damage is not None:
+            at = history.damage.operation_id
+            subject = f"context {context.context_id}" if at is None else f"operation {at}"
+            yield Fault(subject, f"cannot be built from its records: {history.damage.detail}")
+        for request in history.requests:
+            if request.rebuilt_hash != request.frozen_hash:
+                yield Fault(
+                    f"operation {request.operation_id}",
+                    f"was frozen as {request.frozen_hash.hex()[:16]}…, is built as {request.rebuilt_hash.hex()[:16]}…",
+                )
+
+
+def check_budgets(facts: RunFacts) -> Iterator[Fault]:
+    """No request above the input budget was ever frozen, and its estimate was that of its bytes."""
+    for _, history in facts.histories:
+        for request in history.requests:
+            subject = f"operation {request.operation_id}"
+            if request.recipe.tokens != request.estimate_tokens:
+                yield Fault(
+                    subject,
+                    f"was estimated at {request.recipe.tokens} tokens, its bytes at {request.estimate_tokens}",
+                )
+            if request.recipe.tokens > request.budget_tokens:
+                yield Fault(subject, f"was frozen with {request.recipe.tokens} of {request.budget_tokens} tokens")
+
+
+def check_inputs(facts: RunFacts) -> Iterator[Fault]:
+    """Each input up to the cutoff stands in the request once, in its order and word for word (R13, A11)."""
+    try:
+        words = _words(facts)
+    except DAMAGED as error:
+        yield Fault(facts.subject, f"an input cannot be read: {describe(error)}")
+        return
+    for context, history in facts.histories:
+        for request in history.requests:
+            missing = _first_difference(facts, context, history, request, words)
+            if missing is not None:
+                yield Fault(f"operation {request.operation_id}", missing)
+
+
+def _words(facts: RunFacts) -> dict[InputId, bytes]:
+    """The hash of the effective text of each input."""
+    store, owner_id = facts.ports.store, facts.run.owner_id
+    found = {}
+    with store.read() as conn:
+        for row in list_input_bodies(conn, facts.run.run_id):
+            body = store.load_payload(owner_id, Payload(row.inline, row.blob_id))
+            found[row.input_id] = sha256(effective_text(parse(body))[0].encode())
+    return found
+
+
+def _first_difference(
+    facts: RunFacts, context: RoleContext, history: History, request: FrozenRequest, words: dict[InputId, bytes]
+) -> str | None:
+    expected = [
+        words[row.input_id]
+        for row in sorted(facts.rows.deliveries, key=lambda row: row.context_seq or 0)
+        if row.input_seq <= request.recipe.input_cutoff
+    ]
+    shown = [message.text_hash for message in history.messages[: request.message_count] if message.role is Role.USER]
+    if shown != expected:
+        return f"shows {len(shown)} input(s), not the {len(expected)} up to its cutoff, in order and word for word"
+    unknown = set(request.recipe.claimed) - words.keys()
+    if unknown:
+        return f"claims {len(unknown)} input(s) that its run was not asked to deliver"
+    records = len(facts.records_of(context.context_id))
+    if not request.message_count == request.recipe.record_head <= records:
+        return f"holds {request.message_count} messages of {request.recipe.record_head} records"
+    return None
+
+
+def check_pairing(facts: RunFacts) -> Iterator[Fault]:
+    """In every request each call is followed by its result, by wire id and in order, and no result stands alone."""
+    for _, history in facts.histories:
+        whole = _whole_prefixes(history)
+        for request in history.requests:
+            if not whole[min(request.message_count, len(whole) - 1)]:
+                yield Fault(
+                    f"operation {request.operation_id}",
+                    "holds a call without its result, or a result without its call",
+                )
+
+
+def _whole_prefixes(history: History) -> list[bool]:
+    """For each number of messages from 0, whether calls and results among the first so many pair."""
+    open_calls: list[str] = []
+    broken = False
+    whole = [True]
+    for message in history.messages:
+        if message.role is Role.TOOL:
+            if open_calls and open_calls[0] == message.wire_id:
+                open_calls.pop(0)
+            else:
+                broken = True
+        else:
+            broken = broken or bool(open_calls)
+            open_calls = list(message.call_ids)
+        whole.append(not broken and not open_calls)
+    return whole

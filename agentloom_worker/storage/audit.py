@@ -1,0 +1,591 @@
+"""What the audit reads: the rows of one run, and of one session, as they stand in a snapshot. Nothing is written.
+
+Bodies are left out; a check that needs one reads it by page. What looks across runs and owners stands in
+audit_scan.py.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from agentloom_worker.domain.context import RoleContext
+from agentloom_worker.domain.model import Executed
+from agentloom_worker.domain.operation import AttemptState, OperationKind, OperationStatus
+from agentloom_worker.domain.run import (
+    LIVE,
+    AgentInvocation,
+    BatchState,
+    CallBatch,
+    GraphExecution,
+    LoopTicket,
+    Phase,
+    Run,
+    ScopeStatus,
+    TicketState,
+)
+from agentloom_worker.domain.session import DeliveryState
+from agentloom_worker.ids import (
+    BatchId,
+    BlobId,
+    CallId,
+    ContextId,
+    DeliveryId,
+    DispatchId,
+    GraphId,
+    InputId,
+    InvocationId,
+    NodeId,
+    OperationId,
+    RecordId,
+    ReleaseId,
+    RunId,
+    SessionId,
+)
+from agentloom_worker.limits import AUDIT_PAGE_ROWS
+from agentloom_worker.storage import context as contexts
+from agentloom_worker.storage import run as runs
+from agentloom_worker.storage.commit_log import run_event
+from agentloom_worker.storage.context import context_record, effective_entry, effective_revision, role_context
+from agentloom_worker.storage.dispatch import pending_dispatch
+from agentloom_worker.storage.operation import attempt, operation
+from agentloom_worker.storage.run import agent_invocation, call_batch, graph_execution, loop_ticket, node_task, run
+from agentloom_worker.storage.session import session, user_input, user_input_delivery
+
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """One event without its fields."""
+
+    run_seq: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """A node task; its continuation is undecoded, since it may be damaged."""
+
+    node_id: NodeId
+    invocation_id: InvocationId
+    phase: Phase
+    continuation: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class OperationRow:
+    """An operation without the bodies of its result; `request` is the recipe."""
+
+    operation_id: OperationId
+    run_id: RunId
+    node_id: NodeId
+    kind: OperationKind
+    status: OperationStatus
+    loop_no: int
+    batch_id: BatchId | None
+    ordinal: int | None
+    call_id: CallId | None
+    model_operation_id: OperationId | None
+    request: bytes | None
+    request_hash: bytes | None
+    attempts_made: int
+    executed: Executed | None
+    code: str | None
+    has_raw: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRow:
+    """An attempt without what it brought back."""
+
+    operation_id: OperationId
+    attempt_no: int
+    state: AttemptState
+    epoch: int
+    maybe_sent: bool
+    first_output_at: int | None
+    ended_at: int | None
+    code: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRow:
+    """A context record."""
+
+    context_id: ContextId
+    context_seq: int
+    record_id: RecordId
+    run_id: RunId
+    role: str
+    message_kind: str
+    raw_ref: str
+    operation_id: OperationId | None
+    call_id: CallId | None
+    origin_input_id: InputId | None
+    release_id: ReleaseId | None
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRow:
+    """An effective entry; its lists are undecoded."""
+
+    context_id: ContextId
+    context_seq: int
+    revision: int
+    raw_ref: str
+    effective_hash: bytes
+    tokens: int
+    source_refs: bytes
+    visible_fields: bytes
+    dependency_refs: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionRow:
+    """An effective revision."""
+
+    context_id: ContextId
+    revision: int
+    record_watermark: int
+    manifest_hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryRow:
+    """A delivery beside the place of its input."""
+
+    delivery_id: DeliveryId
+    input_id: InputId
+    input_seq: int
+    session_id: SessionId
+    target_run_id: RunId | None
+    operation_id: OperationId | None
+    previous_delivery_id: DeliveryId | None
+    state: DeliveryState
+    context_seq: int | None
+    first_output_receipt: str | None
+    delivered_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """A row of pending_dispatch with its claim's columns as they stand."""
+
+    dispatch_id: DispatchId
+    scope_id: UUID
+    run_id: RunId | None
+    step: str
+    subject_id: UUID
+    epoch: int
+    claim_token: UUID | None
+    claimed_by: UUID | None
+    claimed_until: int | None
+    last_error: str | None
+    parked_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRows:
+    """One run and everything under it. Every tuple is ordered by the row's number within the run."""
+
+    run: Run
+    session_input_head: int | None
+    events: tuple[EventRow, ...]
+    graphs: tuple[GraphExecution, ...]
+    invocations: tuple[AgentInvocation, ...]
+    nodes: tuple[NodeRow, ...]
+    contexts: tuple[RoleContext, ...]
+    tickets: tuple[LoopTicket, ...]
+    batches: tuple[CallBatch, ...]
+    operations: tuple[OperationRow, ...]
+    attempts: tuple[AttemptRow, ...]
+    records: tuple[RecordRow, ...]
+    entries: tuple[EntryRow, ...]
+    revisions: tuple[RevisionRow, ...]
+    deliveries: tuple[DeliveryRow, ...]
+    dispatches: tuple[QueueRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InputRow:
+    """A user input without its body."""
+
+    input_id: InputId
+    input_seq: int
+    origin_run_id: RunId
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRows:
+    """One session: its inputs by input_seq, their deliveries, and what these name."""
+
+    session_id: SessionId
+    input_head: int
+    inputs: tuple[InputRow, ...]
+    deliveries: tuple[DeliveryRow, ...]
+    operations: tuple[OperationRow, ...]
+    attempts: tuple[AttemptRow, ...]
+    live_run_ids: tuple[RunId, ...]
+
+
+def _pages(
+    conn: sa.Connection, query: sa.Select[Any], order: tuple[sa.ColumnElement[Any], ...], make: Callable[[Any], Made]
+) -> Iterator[Made]:
+    """All rows of a query, a page at a time, by the key that orders them."""
+    ordered = query.order_by(*order).limit(AUDIT_PAGE_ROWS)
+    after: tuple[Any, ...] | None = None
+    names = [column.key for column in order if column.key]
+    while True:
+        page = ordered if after is None else ordered.where(sa.tuple_(*order) > sa.tuple_(*after))
+        found = conn.execute(page).all()
+        yield from (make(row) for row in found)
+        if len(found) < AUDIT_PAGE_ROWS:
+            return
+        last = found[-1]._mapping
+        after = tuple(sa.literal(last[name], column.type) for name, column in zip(names, order, strict=True))
+
+
+def load_run_rows(conn: sa.Connection, run_id: RunId) -> RunRows | None:
+    """Everything of one run but its bodies, in one snapshot; None if there is no such run."""
+    loaded = runs.load_run(conn, run_id)
+    if loaded is None:
+        return None
+    heads = sa.select(session.c.input_head).where(session.c.session_id == loaded.session_id)
+    held = tuple(_list_contexts(conn, run_id))
+    context_ids = [context.context_id for context in held]
+    operations = tuple(_list_operations(conn, operation.c.run_id == run_id))
+    return RunRows(
+        run=loaded,
+        session_input_head=conn.execute(heads).scalar(),
+        events=tuple(
+            _pages(
+                conn,
+                sa.select(run_event.c.run_seq, run_event.c.kind).where(run_event.c.run_id == run_id),
+                (run_event.c.run_seq,),
+                lambda row: EventRow(row.run_seq, row.kind),
+            )
+        ),
+        graphs=tuple(_list_graphs(conn, run_id)),
+        invocations=tuple(_list_invocations(conn, run_id)),
+        nodes=tuple(_list_nodes(conn, run_id)),
+        contexts=held,
+        tickets=tuple(_list_tickets(conn, run_id)),
+        batches=tuple(_list_batches(conn, run_id)),
+        operations=operations,
+        attempts=tuple(_list_attempts(conn, operation.c.run_id == run_id)),
+        records=tuple(row for context_id in context_ids for row in _list_records(conn, context_id)),
+        entries=tuple(row for context_id in context_ids for row in _list_entries(conn, context_id)),
+        revisions=tuple(row for context_id in context_ids for row in _list_revisions(conn, context_id)),
+        deliveries=tuple(_list_deliveries(conn, user_input_delivery.c.target_run_id == run_id)),
+        dispatches=tuple(_list_dispatches(conn, run_id)),
+    )
+
+
+def _list_graphs(conn: sa.Connection, run_id: RunId) -> Iterator[GraphExecution]:
+    query = sa.select(graph_execution).where(graph_execution.c.run_id == run_id)
+    return _pages(
+        conn,
+        query,
+        (graph_execution.c.graph_id,),
+        lambda row: GraphExecution(GraphId(row.graph_id), RunId(row.run_id), ScopeStatus(row.status), row.revision),
+    )
+
+
+def _list_invocations(conn: sa.Connection, run_id: RunId) -> Iterator[AgentInvocation]:
+    query = sa.select(agent_invocation).where(agent_invocation.c.run_id == run_id)
+    return _pages(
+        conn,
+        query,
+        (agent_invocation.c.invocation_id,),
+        lambda row: AgentInvocation(
+            InvocationId(row.invocation_id),
+            RunId(row.run_id),
+            GraphId(row.graph_id),
+            row.binding_key,
+            ScopeStatus(row.status),
+            row.revision,
+        ),
+    )
+
+
+def _list_nodes(conn: sa.Connection, run_id: RunId) -> Iterator[NodeRow]:
+    query = sa.select(node_task).where(node_task.c.run_id == run_id)
+    return _pages(
+        conn,
+        query,
+        (node_task.c.node_id,),
+        lambda row: NodeRow(
+            NodeId(row.node_id), InvocationId(row.invocation_id), Phase(row.phase), bytes(row.continuation)
+        ),
+    )
+
+
+def _list_contexts(conn: sa.Connection, run_id: RunId) -> Iterator[RoleContext]:
+    query = sa.select(role_context).where(role_context.c.run_id == run_id)
+    return _pages(conn, query, (role_context.c.context_id,), contexts.to_context)
+
+
+def _list_tickets(conn: sa.Connection, run_id: RunId) -> Iterator[LoopTicket]:
+    query = sa.select(loop_ticket).where(loop_ticket.c.run_id == run_id)
+    return _pages(
+        conn,
+        query,
+        (loop_ticket.c.loop_no,),
+        lambda row: LoopTicket(RunId(row.run_id), row.loop_no, OperationId(row.operation_id), TicketState(row.state)),
+    )
+
+
+def _list_batches(conn: sa.Connection, run_id: RunId) -> Iterator[CallBatch]:
+    query = sa.select(call_batch).where(call_batch.c.run_id == run_id)
+    return _pages(
+        conn,
+        query,
+        (call_batch.c.batch_id,),
+        lambda row: CallBatch(
+            BatchId(row.batch_id),
+            RunId(row.run_id),
+            NodeId(row.node_id),
+            OperationId(row.model_operation_id),
+            row.size,
+            row.settled,
+            BatchState(row.state),
+        ),
+    )
+
+
+def _list_operations(conn: sa.Connection, where: sa.ColumnElement[bool]) -> Iterator[OperationRow]:
+    table = operation.c
+    has_raw = sa.or_(table.raw.is_not(None), table.raw_blob_id.is_not(None)).label("has_raw")
+    columns = (
+        table.operation_id,
+        table.run_id,
+        table.node_id,
+        table.kind,
+        table.status,
+        table.loop_no,
+        table.batch_id,
+        table.ordinal,
+        table.call_id,
+        table.model_operation_id,
+        table.request,
+        table.request_hash,
+        table.attempts_made,
+        table.executed,
+        table.code,
+        has_raw,
+    )
+    return _pages(conn, sa.select(*columns).where(where), (table.operation_id,), _to_operation)
+
+
+def _to_operation(row: Any) -> OperationRow:
+    return OperationRow(
+        operation_id=OperationId(row.operation_id),
+        run_id=RunId(row.run_id),
+        node_id=NodeId(row.node_id),
+        kind=OperationKind(row.kind),
+        status=OperationStatus(row.status),
+        loop_no=row.loop_no,
+        batch_id=BatchId(row.batch_id) if row.batch_id else None,
+        ordinal=row.ordinal,
+        call_id=CallId(row.call_id) if row.call_id else None,
+        model_operation_id=OperationId(row.model_operation_id) if row.model_operation_id else None,
+        request=bytes(row.request) if row.request is not None else None,
+        request_hash=bytes(row.request_hash) if row.request_hash is not None else None,
+        attempts_made=row.attempts_made,
+        executed=Executed(row.executed) if row.executed else None,
+        code=row.code,
+        has_raw=bool(row.has_raw),
+    )
+
+
+def _list_attempts(conn: sa.Connection, where: sa.ColumnElement[bool]) -> Iterator[AttemptRow]:
+    table = attempt.c
+    query = (
+        sa.select(
+            table.operation_id,
+            table.attempt_no,
+            table.state,
+            table.epoch,
+            table.maybe_sent,
+            table.first_output_at,
+            table.ended_at,
+            table.code,
+        )
+        .join(operation, operation.c.operation_id == table.operation_id)
+        .where(where)
+    )
+    return _pages(
+        conn,
+        query,
+        (table.operation_id, table.attempt_no),
+        lambda row: AttemptRow(
+            OperationId(row.operation_id),
+            row.attempt_no,
+            AttemptState(row.state),
+            row.epoch,
+            bool(row.maybe_sent),
+            row.first_output_at,
+            row.ended_at,
+            row.code,
+        ),
+    )
+
+
+def _list_records(conn: sa.Connection, context_id: ContextId) -> Iterator[RecordRow]:
+    query = sa.select(context_record).where(context_record.c.context_id == context_id)
+    return _pages(
+        conn,
+        query,
+        (context_record.c.context_seq,),
+        lambda row: RecordRow(
+            ContextId(row.context_id),
+            row.context_seq,
+            RecordId(row.record_id),
+            RunId(row.run_id),
+            row.role,
+            row.message_kind,
+            row.raw_ref,
+            OperationId(row.operation_id) if row.operation_id else None,
+            CallId(row.call_id) if row.call_id else None,
+            InputId(row.origin_input_id) if row.origin_input_id else None,
+            ReleaseId(row.release_id) if row.release_id else None,
+        ),
+    )
+
+
+def _list_entries(conn: sa.Connection, context_id: ContextId) -> Iterator[EntryRow]:
+    query = sa.select(effective_entry).where(effective_entry.c.context_id == context_id)
+    return _pages(
+        conn,
+        query,
+        (effective_entry.c.revision, effective_entry.c.context_seq),
+        lambda row: EntryRow(
+            ContextId(row.context_id),
+            row.context_seq,
+            row.revision,
+            row.raw_ref,
+            bytes(row.effective_hash),
+            row.tokens,
+            bytes(row.source_refs),
+            bytes(row.visible_fields),
+            bytes(row.dependency_refs),
+        ),
+    )
+
+
+def _list_revisions(conn: sa.Connection, context_id: ContextId) -> Iterator[RevisionRow]:
+    query = sa.select(effective_revision).where(effective_revision.c.context_id == context_id)
+    return _pages(
+        conn,
+        query,
+        (effective_revision.c.revision,),
+        lambda row: RevisionRow(
+            ContextId(row.context_id), row.revision, row.record_watermark, bytes(row.manifest_hash)
+        ),
+    )
+
+
+def _list_deliveries(conn: sa.Connection, where: sa.ColumnElement[bool]) -> Iterator[DeliveryRow]:
+    query = (
+        sa.select(user_input_delivery, user_input.c.input_seq)
+        .join(user_input, user_input.c.input_id == user_input_delivery.c.input_id)
+        .where(where)
+    )
+    return _pages(
+        conn,
+        query,
+        (user_input.c.input_seq, user_input_delivery.c.delivery_id),
+        lambda row: DeliveryRow(
+            DeliveryId(row.delivery_id),
+            InputId(row.input_id),
+            row.input_seq,
+            SessionId(row.session_id),
+            RunId(row.target_run_id) if row.target_run_id else None,
+            OperationId(row.operation_id) if row.operation_id else None,
+            DeliveryId(row.previous_delivery_id) if row.previous_delivery_id else None,
+            DeliveryState(row.state),
+            row.context_seq,
+            row.first_output_receipt,
+            row.delivered_at,
+        ),
+    )
+
+
+def _list_dispatches(conn: sa.Connection, run_id: RunId) -> Iterator[QueueRow]:
+    table = pending_dispatch.c
+    return _pages(
+        conn,
+        sa.select(pending_dispatch).where(sa.or_(table.scope_id == run_id, table.run_id == run_id)),
+        (table.dispatch_id,),
+        lambda row: QueueRow(
+            DispatchId(row.dispatch_id),
+            row.scope_id,
+            RunId(row.run_id) if row.run_id else None,
+            row.step,
+            row.subject_id,
+            row.epoch,
+            row.claim_token,
+            row.claimed_by,
+            row.claimed_until,
+            row.last_error,
+            row.parked_at,
+        ),
+    )
+
+
+def load_session_rows(conn: sa.Connection, session_id: SessionId) -> SessionRows | None:
+    """One session with its inputs, in one snapshot; None if there is no such session."""
+    head = conn.execute(sa.select(session.c.input_head).where(session.c.session_id == session_id)).scalar()
+    if head is None:
+        return None
+    named = sa.select(user_input_delivery.c.operation_id).where(user_input_delivery.c.session_id == session_id)
+    live = sa.select(run.c.run_id).where(run.c.session_id == session_id, run.c.status.in_([str(one) for one in LIVE]))
+    return SessionRows(
+        session_id=session_id,
+        input_head=head,
+        inputs=tuple(
+            _pages(
+                conn,
+                sa.select(user_input.c.input_id, user_input.c.input_seq, user_input.c.origin_run_id).where(
+                    user_input.c.session_id == session_id
+                ),
+                (user_input.c.input_seq,),
+                lambda row: InputRow(InputId(row.input_id), row.input_seq, RunId(row.origin_run_id)),
+            )
+        ),
+        deliveries=tuple(_list_deliveries(conn, user_input.c.session_id == session_id)),
+        operations=tuple(_list_operations(conn, operation.c.operation_id.in_(named))),
+        attempts=tuple(_list_attempts(conn, operation.c.operation_id.in_(named))),
+        live_run_ids=tuple(_pages(conn, live, (run.c.run_id,), lambda row: RunId(row.run_id))),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BodyRow:
+    """A user input's body: inline, or the blob that holds it."""
+
+    input_id: InputId
+    inline: bytes | None
+    blob_id: BlobId | None
+
+
+def list_input_bodies(conn: sa.Connection, run_id: RunId) -> Iterator[BodyRow]:
+    """The bodies of the inputs that a run was asked to deliver, by input_seq."""
+    query = (
+        sa.select(user_input.c.input_id, user_input.c.input_seq, user_input.c.body, user_input.c.blob_id)
+        .join(user_input_delivery, user_input_delivery.c.input_id == user_input.c.input_id)
+        .where(user_input_delivery.c.target_run_id == run_id)
+    )
+    return _pages(
+        conn,
+        query,
+        (user_input.c.input_seq, user_input.c.input_id),
+        lambda row: BodyRow(
+            InputId(row.input_id),
+            bytes(row.body) if row.body is not None else None,
+            BlobId(row.blob_id) if row.blob_id else None,
+        ),
+    )
