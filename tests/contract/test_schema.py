@@ -174,24 +174,26 @@ def test_D16_an_empty_database_is_refused_with_what_to_do(kind: str, empty_url: 
     assert "agentloom migrate" in refused.value.message
 
 
-def test_D16_a_schema_that_is_behind_is_refused_and_named(database_url: str) -> None:
+def test_D16_a_schema_that_is_behind_is_refused_and_named(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(open_store(database_url, ManualClock())) as store:
         store.check_schema()
-        needed = schema.newest_revision()
-        _set_revision(store.driver.engine, "0000")
-        try:
-            with pytest.raises(RequestError) as refused:
-                store.check_schema()
-        finally:
-            _set_revision(store.driver.engine, needed)
+        found = schema.newest_revision()
+        monkeypatch.setattr(schema, "newest_revision", lambda: "9999")
+        with pytest.raises(RequestError) as refused:
+            store.check_schema()
     assert refused.value.code is Code.SCHEMA_BEHIND
-    assert "0000" in refused.value.message
-    assert needed in refused.value.message
+    assert found in refused.value.message
+    assert "9999" in refused.value.message
 
 
-def _set_revision(engine: sa.Engine, revision: str) -> None:
-    with engine.connect() as conn:
-        conn.execute(sa.text("UPDATE alembic_version SET version_num = :revision"), {"revision": revision})
+def test_D16_a_schema_of_another_version_is_refused_and_named(clean_sqlite: str) -> None:
+    with closing(open_store(clean_sqlite, ManualClock())) as store:
+        with store.driver.engine.connect() as conn:
+            conn.execute(sa.text("UPDATE alembic_version SET version_num = 'unheard-of'"))
+        with pytest.raises(RequestError) as refused:
+            store.check_schema()
+    assert refused.value.code is Code.SCHEMA_BEHIND
+    assert "unheard-of" in refused.value.message
 
 
 def test_D16_a_database_that_is_away_is_refused(clean_postgres: str) -> None:
