@@ -111,6 +111,7 @@ class StepRunner:
         budget = _Budget(hops, claimed_s + settings.inline_ms / 1000)
         todo: Inline | None = self._guarded(claim, claimed_s, None, budget)
         while todo is not None:
+            budget.hops -= 1
             todo = self._guarded(todo.claim, todo.claimed_s, todo.slice, budget)
         return True
 
