@@ -162,6 +162,13 @@ HOLD = Template(
     miss=Miss.LEASE_LOST,
     reads=True,
 )
+# Part of a stop, before it reads who may have begun: a claim that is just being made is waited for, and none
+# is made afterwards. Rows by id, like every lock of several (RULINGS T2, R3).
+LOCK_RUN_ROWS = Template(
+    "dispatch_lock_run_rows",
+    "run_id:uuid",
+    "SELECT 1 FROM pending_dispatch WHERE scope_id = :run_id ORDER BY dispatch_id {lock}",
+)
 # Part of a stop, an expiry or a terminal commit: every other row of the run goes, parked ones too (R3, A4).
 DELETE_RUN_ROWS = Template(
     "dispatch_delete_run_rows",
@@ -229,6 +236,7 @@ TEMPLATES = (
     PARK,
     CONSUME,
     HOLD,
+    LOCK_RUN_ROWS,
     DELETE_RUN_ROWS,
     SWEEP,
     SWEEP_AHEAD,
