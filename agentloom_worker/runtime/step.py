@@ -34,6 +34,7 @@ from agentloom_worker.runtime.outcome import ModelEnded, Outcome, ToolEnded
 from agentloom_worker.runtime.ports import US, Ports
 from agentloom_worker.runtime.result import (
     StepResult,
+    locks_session,
     merge_fence,
     merge_parts,
     merge_puts,
@@ -307,7 +308,7 @@ class StepRunner:
             scope_id=run.run_id,
             key=live.claim.token.bytes,
             parts=merge_parts(results),
-            session_id=run.session_id if any(result.locks_session for result in results) else None,
+            session_id=run.session_id if locks_session(results) else None,
             claim=live.claim,
             fence=merge_fence(run.run_id, results, run.input_head),
             blobs=tuple(put for result in results for put in result.blobs),

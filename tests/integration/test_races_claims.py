@@ -299,7 +299,7 @@ def test_T13_an_inline_successor_is_inserted_claimed_so_nobody_gets_between(clea
             between.extend((_row(ground, row).claimed_by, ground.try_claim(row, _process(ground))))
         return receipt
 
-    worker.ports.store.commit = look  # type: ignore[method-assign]
+    worker.ports.store.commit = look  # type: ignore[method-assign, assignment]
     assert worker.runner.run(ground.row_of("prepare_context"))
     assert between == [worker.runner.process_id, None]
 
