@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg2
 
+from agentloom_worker.clock import SystemClock
 from tests.databases import connect
 
 WAIT_S = 20.0
@@ -56,8 +57,9 @@ def lockable(url: str, sql: str, *values: object) -> bool:
 
 def wait_until(met: Callable[[], bool], what: str, *, timeout_s: float = WAIT_S) -> None:
     """Look again and again until it is so; fails after the bound."""
-    pause = threading.Event()
-    for _ in range(int(timeout_s / 0.01)):
+    clock, pause = SystemClock(), threading.Event()
+    until_s = clock.monotonic_s() + timeout_s
+    while clock.monotonic_s() < until_s:
         if met():
             return
         pause.wait(0.01)

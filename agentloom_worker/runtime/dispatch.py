@@ -63,6 +63,7 @@ class Sweeper:
         low = self._low_us
         if now_s >= self._full_at_s:
             low, self._full_at_s = 0, now_s + 60.0
+            ports.store.sweep_ahead(batch=limits.SWEEP_BATCH, ttl_us=ports.settings.claim_ttl_us)
         seen = published = parked = 0
         for _ in range(limits.SWEEP_BATCHES_MAX):
             rows = ports.store.sweep(

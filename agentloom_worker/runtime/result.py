@@ -54,7 +54,6 @@ class StepResult:
     consumed: int = 0
     reserved: int = 0
     saw_inputs: bool = False
-    locks_session: bool = False
     settles: Successor | None = None
     deletes_run_rows: bool = False
     end: RunEnd | None = None
@@ -136,6 +135,15 @@ def merge_fence(run_id: RunId, results: Sequence[StepResult], input_head: int) -
         answer_operation_id=end.answer_operation_id if end else None,
         started=any(result.move is RunMove.START for result in results),
     )
+
+
+def locks_session(results: Sequence[StepResult]) -> bool:
+    """Whether a commit locks the session before the run: it touches inputs or deliveries, or ends the run.
+
+    Decided from the write set, fused parts included, so that no step can forget it (RULINGS T2, A7).
+    """
+    ends = any(result.move is RunMove.END for result in results)
+    return ends or any(isinstance(put.after, UserInput | UserInputDelivery) for result in results for put in result.puts)
 
 
 def merge_parts(results: Sequence[StepResult]) -> tuple[Part, ...]:

@@ -34,6 +34,7 @@ from agentloom_worker.runtime.outcome import ModelEnded, Outcome, ToolEnded
 from agentloom_worker.runtime.ports import US, Ports
 from agentloom_worker.runtime.result import (
     StepResult,
+    locks_session,
     merge_fence,
     merge_parts,
     merge_puts,
@@ -111,6 +112,7 @@ class StepRunner:
         budget = _Budget(hops, claimed_s + settings.inline_ms / 1000)
         todo: Inline | None = self._guarded(claim, claimed_s, None, budget)
         while todo is not None:
+            budget.hops -= 1
             todo = self._guarded(todo.claim, todo.claimed_s, todo.slice, budget)
         return True
 
@@ -306,7 +308,7 @@ class StepRunner:
             scope_id=run.run_id,
             key=live.claim.token.bytes,
             parts=merge_parts(results),
-            session_id=run.session_id if any(result.locks_session for result in results) else None,
+            session_id=run.session_id if locks_session(results) else None,
             claim=live.claim,
             fence=merge_fence(run.run_id, results, run.input_head),
             blobs=tuple(put for result in results for put in result.blobs),

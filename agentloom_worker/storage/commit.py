@@ -140,7 +140,7 @@ def _tail(commit: RuntimeCommit, owner: ProcessId | None, ttl_us: int) -> list[S
     if run_id is None:
         return statements
     if commit.fence is not None and commit.fence.move is RunMove.STOP:
-        statements.append(operation.ATTEMPT_MARK_SENT(run_id))
+        statements.extend((dispatch.LOCK_RUN_ROWS(run_id), operation.ATTEMPT_MARK_SENT(run_id)))
     if commit.delete_run_rows:
         statements.append(dispatch.DELETE_RUN_ROWS(run_id))
     head = len(commit.events)

@@ -110,11 +110,12 @@ DISPATCH_INSERT_DELIVERY = Template(
     " WHERE r.run_id = :run_id AND b.batch_id = :batch_id AND b.settled = b.size AND b.state = 'open'",
 )
 # One UPDATE by id. The same token again is a re-sent claim and does not count. A claim of another can be
-# taken over only when it has expired and a sweep has suspected it for the grace time (RULINGS T10); after
-# two losses only the solitary process may take it (T8). Nobody takes over a claim of its own.
+# taken over only when it has expired and a sweep has suspected it for the grace time (RULINGS T10). The last
+# loss before the solitary queue and the last one in it are the sweep's, which moves or parks the row: until it
+# has come, nobody takes the row over (T8, U3). Nobody takes over a claim of its own.
 CLAIM = Template(
     "dispatch_claim",
-    "dispatch_id:uuid token:uuid owner:uuid ttl_us:int grace_us:int solitary:bool",
+    "dispatch_id:uuid token:uuid owner:uuid ttl_us:int grace_us:int solitary:bool losses_before_solitary:int",
     "UPDATE pending_dispatch SET"
     " losses = losses + CASE WHEN claim_token IS NOT NULL AND claim_token <> :token THEN 1 ELSE 0 END,"
     " attempts = attempts + CASE WHEN claim_token = :token THEN 0 ELSE 1 END,"
@@ -124,6 +125,7 @@ CLAIM = Template(
     " AND (queue <> 'solitary' OR :solitary)"
     " AND (claim_token IS NULL OR claim_token = :token"
     " OR (claimed_by <> :owner AND suspect_at < {now} - :grace_us"
+    " AND losses + 1 < :losses_before_solitary + CASE WHEN queue = 'solitary' THEN 1 ELSE 0 END"
     " AND (claimed_until < {now} OR claimed_until > {now} + 2 * :ttl_us)))"
     " RETURNING scope_id, run_id, step, step_version, subject_id, key, epoch, attempts, failures, {now}",
 )
@@ -160,6 +162,13 @@ HOLD = Template(
     miss=Miss.LEASE_LOST,
     reads=True,
 )
+# Part of a stop, before it reads who may have begun: a claim that is just being made is waited for, and none
+# is made afterwards. Rows by id, like every lock of several (RULINGS T2, R3).
+LOCK_RUN_ROWS = Template(
+    "dispatch_lock_run_rows",
+    "run_id:uuid",
+    "SELECT 1 FROM pending_dispatch WHERE scope_id = :run_id ORDER BY dispatch_id {lock}",
+)
 # Part of a stop, an expiry or a terminal commit: every other row of the run goes, parked ones too (R3, A4).
 DELETE_RUN_ROWS = Template(
     "dispatch_delete_run_rows",
@@ -190,6 +199,15 @@ SWEEP = Template(
     " RETURNING dispatch_id, queue, (claim_token IS NULL OR suspect_at < {now} - :grace_us) AS publish,"
     " run_id, step, parked_at, step_version",
 )
+# A claim from a time when the database's clock was ahead would be looked at only when the clock comes there.
+SWEEP_AHEAD = Template(
+    "dispatch_sweep_ahead",
+    "batch:int ttl_us:int",
+    "UPDATE pending_dispatch SET wake_at = {now} WHERE dispatch_id IN"
+    " (SELECT dispatch_id FROM pending_dispatch WHERE parked_at IS NULL AND wake_at > (SELECT {now}) + 2 * :ttl_us"
+    " AND claimed_until > {now} + 2 * :ttl_us ORDER BY wake_at LIMIT :batch {lock} {skip})"
+    " AND claimed_until > {now} + 2 * :ttl_us RETURNING dispatch_id",
+)
 # A published row is looked at again after a while; only a failed publish makes it due at once.
 WAKE = Template(
     "dispatch_wake",
@@ -218,8 +236,10 @@ TEMPLATES = (
     PARK,
     CONSUME,
     HOLD,
+    LOCK_RUN_ROWS,
     DELETE_RUN_ROWS,
     SWEEP,
+    SWEEP_AHEAD,
     WAKE,
     RETRY,
 )

@@ -47,7 +47,7 @@ from agentloom_worker.ids import (
     RunId,
     SessionId,
 )
-from agentloom_worker.limits import AUDIT_SNAPSHOT_IDLE_S
+from agentloom_worker.limits import AUDIT_SNAPSHOT_IDLE_S, LOSSES_BEFORE_SOLITARY
 from agentloom_worker.storage import (
     blob,
     commit_log,
@@ -217,7 +217,9 @@ class Store:
         solitary: bool,
     ) -> Claim | None:
         """Take a free row, or one whose holder is gone (RULINGS T7, T10); None if it cannot be had."""
-        rows = self.driver.returning(dispatch.CLAIM(dispatch_id, token, process_id, ttl_us, grace_us, solitary))
+        rows = self.driver.returning(
+            dispatch.CLAIM(dispatch_id, token, process_id, ttl_us, grace_us, solitary, LOSSES_BEFORE_SOLITARY)
+        )
         return dispatch.to_claim(dispatch_id, token, rows[0]) if rows else None
 
     def hand_back(self, claim: Claim, *, delay_us: int, failed: bool, failures_max: int, error: str | None) -> bool:
@@ -273,6 +275,10 @@ class Store:
             )
             for row in rows
         ]
+
+    def sweep_ahead(self, *, batch: int, ttl_us: int) -> int:
+        """Let the next batch see claims that end later than any claim can; how many there were."""
+        return len(self.driver.returning(dispatch.SWEEP_AHEAD(batch, ttl_us)))
 
     def list_suspect(self, queues: tuple[str, ...], grace_us: int, limit: int) -> list[DispatchId]:
         """Rows of these queues that may be claimed or taken over now."""

@@ -49,7 +49,6 @@ def finalize_run(ports: Ports, slice_: Slice) -> StepResult:
         move=RunMove.END,
         consumed=consumed,
         reserved=reserved,
-        locks_session=True,
         deletes_run_rows=True,
         end=end,
     )

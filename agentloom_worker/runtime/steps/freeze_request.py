@@ -69,7 +69,6 @@ def freeze_request(ports: Ports, slice_: Slice) -> StepResult:
         puts=(Put(operation, frozen), Put(None, attempt), Put(None, ticket), Put(node, waiting), *claims),
         successors=(Successor("attempt_model", operation.operation_id, "attempt:1"),),
         reserved=1,
-        locks_session=bool(claims),
     )
 
 
