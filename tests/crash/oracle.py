@@ -1,0 +1,330 @@
+"""What a death promises (RULINGS N1): the table, and the outcome that it makes of an undisturbed one.
+
+A death costs at most the one claim that died with it. Which claim that is, and what its effect had done by
+then, is `POINTS`, one row a fault point. What becomes of a lost claim is `LOST`, one row a kind of step and
+`on_unknown` policy. Everything else is as in the run that nobody disturbed: status, code, answer,
+transcript, operations, attempts, effects, arrivals, delivery.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Literal, assert_never
+
+from agentloom_worker.domain.run import RunStatus
+from agentloom_worker.errors import Code
+from tests.crash.case import Action, AttemptSeen, Hit, Kind, Message, OperationSeen, Outcome, Setup, Work
+from tests.crash.scenarios import SCENARIOS, TOOL_UNKNOWN, UNKNOWN_ANSWER
+
+
+@dataclass(frozen=True)
+class Death:
+    """What dies at a fault point.
+
+    `claim`: the row that the process held, or the one that its commit had claimed for it. `happened`: the
+    effect of that claim was made and counted. `received`: its first output is durable, where one had to be.
+    """
+
+    claim: Literal["held", "successor"]
+    happened: bool
+    received: bool
+
+
+#   fault point                     claim that dies   effect made   first output durable
+POINTS: dict[str, Death] = {
+    "claim.after":            Death("held",           False,        False),
+    "step.loaded":            Death("held",           False,        False),
+    "attempt.before":         Death("held",           False,        False),
+    # The request has left or the function is entered; the suite's counters stand just behind it.
+    "attempt.sent":           Death("held",           False,        False),
+    "first_output.saved":     Death("held",           True,         True),
+    "effect.done":            Death("held",           True,         True),
+    # A pure part, alone or behind an effect whose outcome is still in memory only.
+    "tail.raise":             Death("held",           True,         True),
+    "commit.before":          Death("held",           True,         True),
+    # The claim held is consumed: what may die is the row that the commit inserted already claimed (T13).
+    "commit.after":           Death("successor",      False,        False),
+    "publish.after":          Death("successor",      False,        False),
+}  # fmt: skip
+
+Promise = Literal["nothing", "another attempt", "the role fails", "the call is unknown"]
+
+#    kind of step, on_unknown              what becomes of a claim that died
+LOST: dict[tuple[Kind, Action | None], Promise] = {
+    ("pure",     None):                    "nothing",
+    ("internal", None):                    "nothing",              # no attempt, answered again (A23)
+    ("model",    "retry"):                 "another attempt",      # the same bytes; once (R11)
+    ("model",    "fail"):                  "the role fails",       # MODEL_OUTCOME_UNKNOWN (A20)
+    ("tool",     "retry"):                 "another attempt",      # declared idempotent (U12); once
+    ("tool",     "fail"):                  "the call is unknown",  # executed: unknown, and the loop goes on
+}  # fmt: skip
+# A second loss of an operation that may be repeated once is a loss under `fail`.
+UNKNOWN_RETRIES = 1
+
+UNKNOWN_RESULT = (
+    '{"error":{"code":"TOOL_OUTCOME_UNKNOWN","executed":"unknown","message":"the worker that made this call died'
+    ' before it could record the outcome: it may or may not have been executed"}}'
+)
+_UNKNOWN_CODES = {"model": Code.MODEL_OUTCOME_UNKNOWN.value, "tool": Code.TOOL_OUTCOME_UNKNOWN.value}
+
+
+def promise(base: Outcome, hit: Hit, setup: Setup) -> Outcome:
+    """What must be left by a run that is like `base` until a process dies at `hit` of its tape."""
+    death = POINTS[hit.point]
+    work = hit.held if death.claim == "held" else hit.successor
+    # A claim that is not the first begins no effect: it only says that the outcome is unknown (A1).
+    if work is None or not work.first:
+        return base
+    if work.kind in ("pure", "internal"):
+        assert LOST[work.kind, None] == "nothing"
+        return base
+    lost = _operation(base, work)
+    if death.happened and lost.code in (Code.RUN_STOPPED, Code.RUN_DEADLINE_EXCEEDED):
+        return _ended_meanwhile(base, lost)
+    match LOST[work.kind, _action(lost, work, setup)]:
+        case "nothing":
+            return base
+        case "another attempt":
+            return _another_attempt(base, lost, work, death)
+        case "the role fails":
+            return _role_fails(base, lost, work, death)
+        case "the call is unknown":
+            return _call_unknown(base, lost, work, death, setup)
+        case never:
+            assert_never(never)
+
+
+def _operation(base: Outcome, work: Work) -> OperationSeen:
+    (found,) = (operation for operation in base.operations if operation.name == (work.loop_no, work.ordinal))
+    return found
+
+
+def _action(lost: OperationSeen, work: Work, setup: Setup) -> Action:
+    action: Action = setup.model_unknown if work.kind == "model" else TOOL_UNKNOWN[lost.capability]
+    codes = [attempt.code for attempt in lost.attempts[: work.attempt_no - 1]]
+    return "fail" if codes.count(_UNKNOWN_CODES[work.kind]) >= UNKNOWN_RETRIES else action
+
+
+def _unknown(work: Work) -> AttemptSeen:
+    return AttemptSeen("unknown", _UNKNOWN_CODES[work.kind])
+
+
+def _ended_meanwhile(base: Outcome, lost: OperationSeen) -> Outcome:
+    """The run was stopped, or its deadline passed, while the attempt was out: nothing is tried again (R11).
+
+    Finalize finds an attempt that may have been sent (A3); what had come back is lost with the process.
+    """
+    assert lost.code is not None
+    closed = replace(
+        lost,
+        status="unknown",
+        executed="unknown",
+        attempts=(*lost.attempts[:-1], AttemptSeen("unknown", lost.code)),
+    )
+    return _with_operation(base, closed)
+
+
+def _another_attempt(base: Outcome, lost: OperationSeen, work: Work, death: Death) -> Outcome:
+    """The attempt is unknown, the next one repeats it; a script that fails first fails by arrivals, not attempts."""
+    made = work.attempt_no - 1
+    rest = lost.attempts[made:]
+    if death.happened and len(rest) > 1 and work.kind == "model":
+        rest = rest[1:]
+    attempts = (*lost.attempts[:made], _unknown(work), *rest)
+    more = int(death.happened) + len(rest) - len(lost.attempts[made:])
+    changed = _with_operation(base, replace(lost, attempts=attempts))
+    if work.kind == "tool":
+        return _with_effects(changed, lost, more)
+    shift = len(attempts) - len(lost.attempts)
+    return replace(
+        _with_arrivals(changed, work.loop_no, more),
+        delivered_by=_delivered_by(base, work, death, shift),
+    )
+
+
+def _delivered_by(base: Outcome, work: Work, death: Death, shift: int | None) -> int | None:
+    """The attempt whose first output delivered the question; `shift` is None where none follows the lost one."""
+    if work.loop_no != 1 or base.delivered_by is None or base.delivered_by < work.attempt_no:
+        return base.delivered_by
+    if base.delivered_by == work.attempt_no and death.received:
+        return base.delivered_by
+    return None if shift is None else base.delivered_by + shift
+
+
+def _role_fails(base: Outcome, lost: OperationSeen, work: Work, death: Death) -> Outcome:
+    made = work.attempt_no - 1
+    code = _UNKNOWN_CODES["model"]
+    failed = replace(
+        lost, status="unknown", code=code, executed="unknown", attempts=(*lost.attempts[:made], _unknown(work))
+    )
+    more = int(death.happened) - len(lost.attempts[made:])
+    delivered_by = _delivered_by(base, work, death, None)
+    cut = _cut(_with_operation(base, failed), work.loop_no)
+    return replace(
+        _with_arrivals(cut, work.loop_no, more),
+        status=RunStatus.FAILED.value,
+        code=code,
+        answer=None,
+        operations=tuple(
+            operation
+            for operation in cut.operations
+            if operation.loop_no < work.loop_no or operation.name == (work.loop_no, None)
+        ),
+        effects=tuple(effect for effect in cut.effects if effect[0][0] < work.loop_no),
+        delivered_by=delivered_by,
+        delivery="claimed" if delivered_by is None else "delivered",
+    )
+
+
+def _call_unknown(base: Outcome, lost: OperationSeen, work: Work, death: Death, setup: Setup) -> Outcome:
+    """The member settles as unknown; the model hears of it in the next request, if there is one."""
+    made = work.attempt_no - 1
+    code = _UNKNOWN_CODES["tool"]
+    settled = replace(
+        lost, status="unknown", code=code, executed="unknown", attempts=(*lost.attempts[:made], _unknown(work))
+    )
+    more = int(death.happened) - len(lost.attempts[made:])
+    changed = _with_effects(_with_operation(base, settled), lost, more)
+    call = f"call-{work.loop_no}-{work.ordinal}"
+    changed = replace(changed, transcript=tuple(_told(message, call) for message in changed.transcript))
+    following = work.loop_no + 1
+    if SCENARIOS[setup.scenario].steadfast or not any(one.loop_no == following for one in base.operations):
+        return changed
+    cut = _cut(changed, following)
+    return replace(
+        cut,
+        status=RunStatus.SUCCEEDED.value,
+        code=None,
+        answer=UNKNOWN_ANSWER,
+        operations=tuple(
+            operation
+            for operation in cut.operations
+            if operation.loop_no < following or operation.name == (following, None)
+        ),
+        effects=tuple(effect for effect in cut.effects if effect[0][0] < following),
+    )
+
+
+def _told(message: Message, call: str) -> Message:
+    fields = dict(message)
+    if fields.get("tool_call_id") != call:
+        return message
+    return tuple(sorted((fields | {"content": UNKNOWN_RESULT}).items()))
+
+
+def _with_operation(base: Outcome, changed: OperationSeen) -> Outcome:
+    return replace(
+        base,
+        operations=tuple(changed if operation.name == changed.name else operation for operation in base.operations),
+    )
+
+
+def _with_effects(base: Outcome, lost: OperationSeen, more: int) -> Outcome:
+    counted = Counter(dict(base.effects))
+    counted[lost.name] += more
+    return replace(base, effects=tuple(sorted((+counted).items())))
+
+
+def _with_arrivals(base: Outcome, loop_no: int, more: int) -> Outcome:
+    counted = Counter(dict(base.arrivals))
+    counted[loop_no] += more
+    return replace(base, arrivals=tuple(sorted((+counted).items())))
+
+
+def _cut(base: Outcome, last_loop: int) -> Outcome:
+    """No loop after this one: what only they left is away."""
+    kept: list[Message] = []
+    loop_no = 1
+    for message in base.transcript:
+        loop_no += dict(message)["role"] == "assistant"
+        if loop_no > last_loop:
+            break
+        kept.append(message)
+    return replace(
+        base,
+        loops_used=min(base.loops_used, last_loop),
+        transcript=tuple(kept),
+        operations=tuple(operation for operation in base.operations if operation.loop_no <= last_loop),
+        effects=tuple(effect for effect in base.effects if effect[0][0] <= last_loop),
+        arrivals=tuple(arrival for arrival in base.arrivals if arrival[0] <= last_loop),
+    )
+
+
+def differences(expected: Outcome, found: Outcome) -> list[str]:
+    """Where an outcome is not the promised one; its events are held against itself (`inconsistencies`)."""
+    names = [
+        "status", "code", "answer", "cleanup", "loops_used", "loops_reserved", "transcript", "operations",
+        "delivery", "delivered_by", "effects", "arrivals", "rows_left", "parked",
+    ]  # fmt: skip
+    problems = []
+    for name in names:
+        wanted, got = getattr(expected, name), getattr(found, name)
+        if wanted == got:
+            continue
+        if isinstance(wanted, tuple):
+            missing = [one for one in wanted if one not in got]
+            extra = [one for one in got if one not in wanted]
+            problems.append(f"{name}: missing {missing}, instead {extra}")
+        else:
+            problems.append(f"{name}: promised {wanted!r}, found {got!r}")
+    return problems
+
+
+def inconsistencies(found: Outcome) -> list[str]:
+    """What holds of every outcome at rest: its events tell its operations, no counter is off, nothing is left."""
+    problems = [f"audit: {finding}" for finding in found.findings]
+    sequence = [run_seq for run_seq, _, _ in found.events]
+    if sequence != list(range(1, len(sequence) + 1)):
+        problems.append(f"run_seq has gaps: {sequence}")
+    told = Counter((kind, fields) for _, kind, fields in found.events)
+    due = _due_events(found)
+    if told != due:
+        problems.append(f"events: missing {list((due - told).elements())}, instead {list((told - due).elements())}")
+    consumed = sum(one.kind == "model" and one.executed != "not_executed" for one in found.operations)
+    if (found.loops_used, found.loops_reserved) != (consumed, 0):
+        problems.append(f"loops: {found.loops_used} used, {found.loops_reserved} reserved, {consumed} consumed")
+    if found.rows_left or found.cleanup != "done":
+        problems.append(f"not at rest: {found.rows_left}, cleanup {found.cleanup}")
+    effects = dict(found.effects)
+    for one in found.operations:
+        allowed = 1 + (one.kind == "tool" and TOOL_UNKNOWN.get(one.capability) == "retry")
+        if effects.get(one.name, 0) > allowed:
+            problems.append(f"{one.capability} of {one.name} happened {effects[one.name]} times")
+    return problems
+
+
+_Event = tuple[str, tuple[tuple[str, object], ...]]
+
+
+def _due_events(found: Outcome) -> Counter[_Event]:
+    """The events that these operations and this end must have written (U9)."""
+    due: Counter[_Event] = Counter()
+
+    def expect(kind: str, **fields: object) -> None:
+        due[kind, tuple(sorted((name, value) for name, value in fields.items() if value is not None))] += 1
+
+    expect("run.accepted")
+    expect("run.started")
+    for one in found.operations:
+        for number, attempt in enumerate(one.attempts[:-1], start=2):
+            expect("attempt.retrying", code=attempt.code, ordinal=one.ordinal, attempt=number)
+        if one.kind == "model" and one.status == "completed":
+            calls = sum(other.loop_no == one.loop_no for other in found.operations) - 1
+            expect("model.completed", loop=one.loop_no, calls=calls)
+        elif one.kind != "model" and not one.attempts and one.status == "failed":
+            expect("call.settled", ordinal=one.ordinal, status=one.status, code=one.code)
+        elif one.kind != "model":
+            expect(
+                "call.settled",
+                loop=one.loop_no,
+                ordinal=one.ordinal,
+                capability=one.capability,
+                status=one.status,
+                code=one.code,
+            )
+    for line in found.parked:
+        expect("step.parked", step=line.partition(" ")[0])
+    cause = {RunStatus.CANCELLED.value: "stop", RunStatus.TIMED_OUT.value: "deadline"}.get(found.status)
+    if cause is not None:
+        expect("run.stopping", cause=cause)
+    expect(f"run.{found.status}", loops=found.loops_used, code=found.code)
+    return due

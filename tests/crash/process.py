@@ -1,0 +1,294 @@
+"""One life: a process that opens the store, drives the run to rest, and may be struck on the way.
+
+Everything here runs in a forked child, after the fork: connections, clocks and ports are its own. Only the
+compiled queries of an engine without connections are its parent's.
+"""
+
+import logging
+import os
+import signal
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from uuid import UUID
+
+import psycopg2
+import sqlalchemy as sa
+
+from agentloom_worker import faults
+from agentloom_worker.bootstrap import make_ports
+from agentloom_worker.canonical import sha256_hex
+from agentloom_worker.clock import US, ManualClock
+from agentloom_worker.domain.dispatch import Claim
+from agentloom_worker.domain.operation import OperationKind
+from agentloom_worker.ids import DispatchId, ProcessId, RunId, SessionId
+from agentloom_worker.llm.adapters.scripted import ScriptedRequest, ScriptedTurn
+from agentloom_worker.runtime.accept import accept_question, stop_run
+from agentloom_worker.runtime.ports import Ports, Settings
+from agentloom_worker.runtime.publish import publish_release
+from agentloom_worker.runtime.step import StepRunner
+from agentloom_worker.runtime.table import STEPS, EffectStep
+from agentloom_worker.storage.schema import metadata
+from tests.crash.case import Case, Hit, Outcome, Setup, Strike, Work
+from tests.crash.scenarios import SCENARIOS, Scenario, View
+from tests.crash.sight import see_outcome
+from tests.crash.tools import Ledger, open_ledger
+from tests.simulator import Worker, make_worker
+
+START_US = 1_800_000_000 * US
+# The claim's time to live, the grace, and a little: what passes between a death and the next life.
+BETWEEN_LIVES_US = 27 * US
+OPERATOR_VISITS_MAX = 3
+QUESTION = "What is the answer?"
+
+_engines: dict[str, sa.Engine] = {}
+
+
+class InjectedError(Exception):
+    """What a strike or a mischief raises; no part of the runtime knows it."""
+
+
+@dataclass(frozen=True)
+class Stead:
+    """The files of a case, which outlive its processes."""
+
+    directory: Path
+
+    @property
+    def database(self) -> Path:
+        """The SQLite file."""
+        return self.directory / "case.sqlite"
+
+    @property
+    def ledger(self) -> Ledger:
+        """Effects, arrivals and mischief."""
+        return Ledger(self.directory / "ledger")
+
+    @property
+    def last_words(self) -> Path:
+        """The instant at which a process was struck."""
+        return self.directory / "last_words"
+
+    @property
+    def report(self) -> Path:
+        """The outcome of the last life."""
+        return self.directory / "report"
+
+    @property
+    def operator(self) -> Path:
+        """There since an operator stepped in."""
+        return self.directory / "operator"
+
+
+class _Slots:
+    """Both kinds of slots that a fleet has: ordinary ones, and the solitary process (RULINGS T8)."""
+
+    def __init__(self, ordinary: StepRunner, solitary: StepRunner) -> None:
+        self._ordinary = ordinary
+        self._solitary = solitary
+
+    def run(self, dispatch_id: DispatchId) -> bool:
+        """Claim and run; what the ordinary slots may not have is the solitary one's."""
+        return self._ordinary.run(dispatch_id) or self._solitary.run(dispatch_id)
+
+
+class Trigger:
+    """Counts the hits of a process, remembers what it held, and strikes."""
+
+    def __init__(self, worker: Worker, stead: Stead, scenario: Scenario, strike: Strike | None) -> None:
+        self._worker = worker
+        self._stead = stead
+        self._scenario = scenario
+        self._strike = strike
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._claim: Claim | None = None
+        self.hits: list[tuple[str, str, int, Claim | None]] = []
+        self.struck = False
+
+    def __call__(self, point: str, detail: str) -> None:
+        self._counts[point, detail] += 1
+        nth = self._counts[point, detail]
+        if point == "step.loaded":
+            (live,) = self._worker.keeper.held()
+            self._claim = live.claim
+        self.hits.append((point, detail, nth, self._claim))
+        strike = self._strike
+        if strike is not None and (strike.point, strike.detail, strike.nth) == (point, detail, nth):
+            self.struck = True
+            if strike.raises:
+                raise InjectedError(f"{point} {detail}")
+            self._stead.last_words.write_text(str(self._worker.clock.database_now_us()))
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._scenario.mischief is not None:
+            self._misbehave(point, detail)
+
+    def _misbehave(self, point: str, detail: str) -> None:
+        assert self._scenario.mischief is not None
+        effect = self._claim is not None and isinstance(STEPS[self._claim.step], EffectStep)
+        before = self._stead.ledger.count("mischief", detail)
+        if self._scenario.mischief(point, detail, effect, before, self._stead.operator.exists()):
+            self._stead.ledger.note("mischief", detail)
+            raise InjectedError(f"{point} {detail}")
+
+
+class Script:
+    """The scripted model: answers by the scenario, notes each arrival, and can stop the run as a client would."""
+
+    def __init__(self, scenario: Scenario, stead: Stead) -> None:
+        self._scenario = scenario
+        self._ledger = stead.ledger
+        self.worker: Worker | None = None
+        self.run_id: RunId | None = None
+
+    def __call__(self, request: ScriptedRequest) -> ScriptedTurn:
+        messages = request.body["messages"]
+        digest = hash_of(request.call.body)
+        view = View(messages, 1 + self._ledger.count("bytes", digest))
+        self._ledger.note("bytes", digest)
+        self._ledger.note("arrival", view.loop_no)
+        return self._scenario.answer(view, self)
+
+    def stop(self) -> None:
+        """Over a store of its own; then this process hears of it, as its keeper would within 500 ms."""
+        assert self.worker is not None and self.run_id is not None
+        client = make_ports(self.worker.ports.store.url, clock=self.worker.clock, pool_size=2)
+        stop_run(client, self.run_id)
+        client.store.close()
+        self.worker.keeper.poll_control()
+
+
+def hash_of(body: bytes) -> str:
+    """A short name of a request's bytes."""
+    return sha256_hex(body)[:16]
+
+
+def seed(ports: Ports, setup: Setup) -> None:
+    """A database as it is when the question has been accepted and nobody has begun."""
+    publish_release(ports, SCENARIOS[setup.scenario].document(setup.model_unknown))
+    owner = ports.store.find_owner("assistant")
+    assert owner is not None
+    session_id = SessionId(ports.ids.new())
+    ports.store.open_session(session_id, owner)
+    session = ports.store.load_session(session_id)
+    assert session is not None
+    accept_question(ports, session, QUESTION, None, "question")
+
+
+def empty_postgres(url: str) -> None:
+    """Delete every row: for the few rows of a case much cheaper than TRUNCATE or another database."""
+    text = ";".join(f'DELETE FROM "{table.name}"' for table in reversed(metadata.sorted_tables))
+    connection = psycopg2.connect(sa.engine.make_url(url).set(drivername="postgresql").render_as_string(False))
+    connection.autocommit = True
+    with connection.cursor() as cursor:
+        cursor.execute(text)
+    connection.close()
+
+
+def live(case: Case, life: int, stead: Stead) -> Outcome:
+    """Drive the run to rest, or die on the way. The returned outcome is the last life's."""
+    last = stead.last_words
+    start_us = int(last.read_text()) + BETWEEN_LIVES_US if last.exists() else START_US
+    scenario = SCENARIOS[case.setup.scenario]
+    script = Script(scenario, stead)
+    worker = _open(case, ManualClock(start_us), stead, script)
+    if life == 0 and case.database is not None:
+        empty_postgres(case.database)
+        seed(worker.ports, case.setup)
+    errors = _listen()
+    open_ledger(stead.ledger)
+    script.worker, script.run_id = worker, worker.ports.store.list_runs(limit=1)[0].run_id
+    strike = case.strikes[life] if life < len(case.strikes) else None
+    trigger = Trigger(worker, stead, scenario, strike)
+    faults.install(trigger)
+    _drive(worker, stead, case.operator or scenario.parks)
+    faults.install(None)
+    if strike is not None and not trigger.struck:
+        raise AssertionError(f"life {life} never came to {strike}")
+    tape = _tape(worker.ports, script.run_id, trigger)
+    outcome = see_outcome(worker.ports, script.run_id, stead.ledger, tape)
+    worker.close()
+    return replace(outcome, errors=tuple(errors))
+
+
+class _Errors(logging.Handler):
+    """Keeps what steps logged as errors, for a case that breaks its promise."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        fields = getattr(record, "fields", {})
+        self.lines.append(f"{record.getMessage()} {fields.get('step')}: {fields.get('error')}")
+
+
+def _listen() -> list[str]:
+    handler = _Errors()
+    logging.getLogger("agentloom").handlers[:] = [handler]
+    return handler.lines
+
+
+def warm_up(case: Case, stead: Stead) -> None:
+    """Live once in this process, so that the children find every query compiled; no connection stays open."""
+    live(replace(case, strikes=()), 0, stead)
+
+
+def _warm_engine(worker: Worker) -> None:
+    """Give the store an engine that has compiled its queries before; its pool is empty at every fork."""
+    store = worker.ports.store
+    store.driver.engine = _engines.setdefault(store.url, store.driver.engine)
+
+
+def _open(case: Case, clock: ManualClock, stead: Stead, script: Script) -> Worker:
+    url = case.database or f"sqlite:///{stead.database}"
+    setup = case.setup
+    settings = Settings(fusion=setup.fusion, inline_hops=Settings().inline_hops if setup.inline else 0)
+    worker = make_worker(url, clock=clock, scripts={"main": script}, settings=settings, solitary=False)
+    lone = StepRunner(worker.ports, ProcessId(worker.ports.ids.new()), worker.keeper, solitary=True)
+    _warm_engine(worker)
+    worker.runner = _Slots(worker.runner, lone)  # type: ignore[assignment]
+    return worker
+
+
+def _drive(worker: Worker, stead: Stead, operator: bool) -> None:
+    """To rest; an operator looks at parked rows and lets them be tried again."""
+    store = worker.ports.store
+    for _ in range(OPERATOR_VISITS_MAX):
+        worker.drive(until=lambda: operator and bool(store.list_dispatches(parked_only=True)))
+        parked = store.list_dispatches(parked_only=True)
+        if not (operator and parked):
+            return
+        for row in parked:
+            stead.ledger.note("parked", row.step, (row.last_error or "").partition(" [")[0])
+            assert store.retry_dispatch(row.dispatch_id, STEPS[row.step].queue.value)
+        stead.operator.touch()
+    raise AssertionError("rows park again and again")
+
+
+def _tape(ports: Ports, run_id: RunId, trigger: Trigger) -> tuple[Hit, ...]:
+    """Each hit with what was claimed at that moment: the row held, or the successor that its commit claimed."""
+    kinds: dict[UUID, tuple[OperationKind, int, int | None]] = {
+        operation.operation_id: (operation.kind, operation.loop_no, operation.ordinal)
+        for operation in ports.store.list_operations(run_id)
+    }
+
+    def work_of(claim: Claim | None) -> Work | None:
+        if claim is None:
+            return None
+        if not isinstance(STEPS[claim.step], EffectStep):
+            return Work(claim.step, "pure", first=claim.first)
+        kind, loop_no, ordinal = kinds[claim.subject_id]
+        number = int(claim.key.partition(":")[2])
+        return Work(claim.step, kind.value, loop_no, ordinal, number, claim.first)
+
+    tape: list[Hit] = []
+    for index, (point, detail, nth, claim) in enumerate(trigger.hits):
+        held, successor = claim, None
+        if point == "claim.after":
+            held = next((later[3] for later in trigger.hits[index + 1 :] if later[0] == "step.loaded"), None)
+        if point in ("commit.after", "publish.after"):
+            after = (later for later in trigger.hits[index + 1 :] if later[0] in ("claim.after", "step.loaded"))
+            later = next(after, None)
+            successor = later[3] if later is not None and later[0] == "step.loaded" else None
+        tape.append(Hit(point, detail, nth, work_of(held), work_of(successor)))
+    return tuple(tape)

@@ -1,0 +1,240 @@
+"""The scenarios: a release, a script that is a function of the request and of how often it came, and mischief.
+
+Every script has a turn for a call whose outcome nobody knows: it ends with `UNKNOWN_ANSWER`, or goes on
+unmoved where the scenario ends by something else (`steadfast`).
+"""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from agentloom_worker.domain.model import Category, Executed, Failure, Partial
+from agentloom_worker.domain.policy import RetryClass
+from agentloom_worker.errors import Code
+from agentloom_worker.llm.adapters.scripted import (
+    CallsTurn,
+    FailureTurn,
+    ScriptedCall,
+    ScriptedTurn,
+    StallTurn,
+    TextTurn,
+)
+from tests.crash.case import Action
+from tests.factories import python_tool, release_document
+
+UNKNOWN_ANSWER = "Nobody knows whether that was done, so I stop here."
+RETRY_AFTER_MS = 7000
+DEADLINE_S = 1000
+_RESULT_REF = re.compile(r"result:[0-9a-f-]{36}")
+
+
+class Stage(Protocol):
+    """What a script may do besides answering."""
+
+    def stop(self) -> None:
+        """Stop the run over a second connection, and let the process hear of it."""
+        ...
+
+
+@dataclass(frozen=True)
+class View:
+    """What a script answers to. `arrival` says how often these bytes have come, this time included."""
+
+    messages: Sequence[dict[str, Any]]
+    arrival: int
+
+    @property
+    def loop_no(self) -> int:
+        """The loop that this request belongs to."""
+        return 1 + sum(message["role"] == "assistant" for message in self.messages)
+
+    @property
+    def results(self) -> list[str]:
+        """The texts of the newest batch."""
+        texts: list[str] = []
+        for message in reversed(self.messages):
+            if message["role"] != "tool":
+                break
+            texts.insert(0, message["content"])
+        return texts
+
+    @property
+    def unknown(self) -> bool:
+        """Whether the newest batch holds a call of unknown outcome."""
+        return any(Code.TOOL_OUTCOME_UNKNOWN in text for text in self.results)
+
+
+Turn = Callable[[View, Stage], ScriptedTurn]
+# (point, detail, whether the claimed row has an effect, how often this mischief happened to this detail
+# in any process, whether an operator has stepped in) → raise here?
+Mischief = Callable[[str, str, bool, int, bool], bool]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One story. `parks` says that an operator has to step in once."""
+
+    name: str
+    turn: Turn
+    tools: tuple[str, ...] = ()
+    limits: dict[str, int] = field(default_factory=dict)
+    steadfast: bool = False
+    parks: bool = False
+    mischief: Mischief | None = None
+
+    def answer(self, view: View, stage: Stage) -> ScriptedTurn:
+        """The script with its turn for unknown outcomes."""
+        if view.unknown and not self.steadfast:
+            return TextTurn(UNKNOWN_ANSWER)
+        return self.turn(view, stage)
+
+    def document(self, model_unknown: Action) -> dict[str, Any]:
+        """The release."""
+        return release_document(
+            tools={name: _TOOLS[name] for name in self.tools},
+            agent={"limits": self.limits},
+            models={"main": {"context_window_tokens": 1_000_000, "retry": {"on_unknown": {"action": model_unknown}}}},
+        )
+
+
+def _tool(name: str, effect: str, action: Action) -> dict[str, Any]:
+    return python_tool(handler=f"tests.crash.tools:{name}", effect=effect, retry={"on_unknown": {"action": action}})
+
+
+_TOOLS = {
+    "look": _tool("look", "read", "retry"),
+    "send": _tool("send", "write_external", "fail"),
+    "break_down": _tool("break_down", "write_external", "fail"),
+    "print_large": _tool("print_large", "none", "retry"),
+    "print_huge": _tool("print_huge", "none", "fail"),
+}
+TOOL_UNKNOWN: dict[str, Action] = {name: tool["retry"]["on_unknown"]["action"] for name, tool in _TOOLS.items()}
+
+
+def _calls(loop_no: int, *calls: tuple[str, str]) -> CallsTurn:
+    made = (ScriptedCall(name, text, f"call-{loop_no}-{ordinal}") for ordinal, (name, text) in enumerate(calls))
+    return CallsTurn(tuple(made), text=f"Step {loop_no}.")
+
+
+def _look(place: str) -> tuple[str, str]:
+    return "look", json.dumps({"place": place})
+
+
+def _send(recipient: str) -> tuple[str, str]:
+    return "send", json.dumps({"recipient": recipient})
+
+
+def _plain(view: View, _stage: Stage) -> ScriptedTurn:
+    del view
+    return TextTurn("Forty-two.")
+
+
+def _three_loops(view: View, _stage: Stage) -> ScriptedTurn:
+    match view.loop_no:
+        case 1:
+            return _calls(1, _look("north"), _send("Ada"), _look("south"))
+        case 2:
+            return _calls(2, _send("Grace"), _look("east"))
+        case 3:
+            return _calls(3, _look("west"))
+    return TextTurn("All looked at, all sent.")
+
+
+def _two_loops(view: View, _stage: Stage) -> ScriptedTurn:
+    match view.loop_no:
+        case 1:
+            return _calls(1, _look("north"), _send("Ada"))
+        case 2:
+            return _calls(2, _look("east"))
+    return TextTurn("Done all the same.")
+
+
+def _tool_failure(view: View, _stage: Stage) -> ScriptedTurn:
+    if view.loop_no == 1:
+        return _calls(1, ("break_down", '{"part": "pump"}'), _look("pump"))
+    return TextTurn("The pump is broken.")
+
+
+def _invalid_call(view: View, _stage: Stage) -> ScriptedTurn:
+    match view.loop_no:
+        case 1:
+            return _calls(1, ("no_such_tool", "{}"), _look("north"), ("look", '{"place": 7'))
+        case 2:
+            return _calls(2, ("look", '{"where": "north"}'))
+    return TextTurn("I called it wrong.")
+
+
+def _stopped(view: View, stage: Stage) -> ScriptedTurn:
+    if view.loop_no == 1:
+        return _calls(1, _look("north"), _send("Ada"))
+    stage.stop()
+    return StallTurn("I was about to say")
+
+
+def _deadline(view: View, _stage: Stage) -> ScriptedTurn:
+    if view.loop_no == 1:
+        return _calls(1, _look("north"), _send("Ada"))
+    return StallTurn("Let me think")
+
+
+def _quota(view: View, _stage: Stage) -> ScriptedTurn:
+    return _calls(view.loop_no, _send(f"reader {view.loop_no}"))
+
+
+def _busy(view: View, _stage: Stage) -> ScriptedTurn:
+    if view.arrival == 1:
+        failure = Failure(
+            Code.MODEL_PROVIDER_ERROR,
+            Category.TRANSPORT,
+            "the endpoint answered HTTP 503",
+            Executed.UNKNOWN,
+            RetryClass.TRANSPORT,
+            RETRY_AFTER_MS,
+            503,
+        )
+        return FailureTurn(failure, Partial())
+    return _calls(1, _send("Ada")) if view.loop_no == 1 else TextTurn("It was busy.")
+
+
+def _large(view: View, _stage: Stage) -> ScriptedTurn:
+    match view.loop_no:
+        case 1:
+            return _calls(1, ("print_large", "{}"))
+        case 2 | 4:
+            found = _RESULT_REF.search(view.results[0])
+            assert found is not None, "a preview names its result"
+            arguments = json.dumps({"result_ref": found.group(), "offset": 65_536, "limit": 64})
+            return _calls(view.loop_no, ("result_read", arguments))
+        case 3:
+            return _calls(3, ("print_huge", "{}"))
+    return TextTurn("Read to the end.")
+
+
+def _raise_behind_effects(point: str, detail: str, effect: bool, before: int, _operator: bool) -> bool:
+    """Fused, every tail behind an effect raises; where no tail is fused, each pure step raises once by itself."""
+    del detail
+    return point == "tail.raise" and (effect or before == 0)
+
+
+def _raise_until_operator(point: str, detail: str, _effect: bool, _before: int, operator: bool) -> bool:
+    return point == "tail.raise" and detail == "deliver_batch" and not operator
+
+
+SCENARIOS = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario("plain", _plain),
+        Scenario("three_loops", _three_loops, ("look", "send")),
+        Scenario("tail_raises", _two_loops, ("look", "send"), mischief=_raise_behind_effects),
+        Scenario("tool_failure", _tool_failure, ("break_down", "look")),
+        Scenario("invalid_call", _invalid_call, ("look",)),
+        Scenario("stopped", _stopped, ("look", "send"), steadfast=True),
+        Scenario("deadline", _deadline, ("look", "send"), limits={"deadline_s": DEADLINE_S}, steadfast=True),
+        Scenario("quota", _quota, ("send",), limits={"max_loops": 2}, steadfast=True),
+        Scenario("busy", _busy, ("send",)),
+        Scenario("parked", _two_loops, ("look", "send"), parks=True, mischief=_raise_until_operator),
+        Scenario("large", _large, ("print_large", "print_huge")),
+    )
+}

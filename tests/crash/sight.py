@@ -1,0 +1,123 @@
+"""Reading what a run left, in a form that is equal in every run of a scenario: no ids, no times."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import sqlalchemy as sa
+
+from agentloom_worker.canonical import sha256_hex
+from agentloom_worker.domain.operation import Operation
+from agentloom_worker.ids import RunId
+from agentloom_worker.runtime.ports import Ports
+from agentloom_worker.runtime.request import rebuild_request
+from agentloom_worker.runtime.slice import load_response
+from agentloom_worker.storage.session import user_input_delivery
+from tests.crash.case import AttemptSeen, Hit, Message, OperationSeen, Outcome
+from tests.crash.tools import Ledger
+from tests.crash.verdict import audit_findings
+
+LONG_CHARS = 1000
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+# Dice and clocks; everything else of an event must be equal.
+_VARIABLE_FIELDS = frozenset({"delay_ms"})
+
+
+def see_outcome(
+    ports: Ports, run_id: RunId, ledger: Ledger, tape: tuple[Hit, ...]
+) -> Outcome:
+    """Everything that a promise is about."""
+    run = ports.store.load_run(run_id)
+    assert run is not None
+    operations = ports.store.list_operations(run_id)
+    lines = ledger.lines()
+    answer = None
+    if run.answer_operation_id is not None:
+        (final,) = (operation for operation in operations if operation.operation_id == run.answer_operation_id)
+        answer = load_response(ports, run, final).text
+    delivery, delivered_by = _delivery(ports, run_id)
+    names = {str(operation.operation_id): (operation.loop_no, operation.ordinal) for operation in operations}
+    effects = {names[operation_id]: count for operation_id, count in _counted(lines, "tool")}
+    return Outcome(
+        status=run.status.value,
+        code=run.end_code,
+        answer=answer,
+        cleanup=run.cleanup_state.value,
+        loops_used=run.loops_used,
+        loops_reserved=run.loops_reserved,
+        transcript=_transcript(ports, operations),
+        operations=_operations(ports, operations),
+        delivery=delivery,
+        delivered_by=delivered_by,
+        effects=tuple(sorted(effects.items())),
+        arrivals=tuple(sorted((int(loop_no), count) for loop_no, count in _counted(lines, "arrival"))),
+        events=tuple(
+            (
+                event.run_seq,
+                event.kind,
+                tuple(sorted((name, value) for name, value in event.fields.items() if name not in _VARIABLE_FIELDS)),
+            )
+            for event in ports.store.list_events(run_id)
+        ),
+        rows_left=tuple(f"{row.step} {row.key}" for row in ports.store.list_dispatches()),
+        parked=tuple(sorted(words for words, count in _counted(lines, "parked") for _ in range(count))),
+        findings=audit_findings(ports),
+        tape=tape,
+    )
+
+
+def _counted(lines: Counter[str], kind: str) -> list[tuple[str, int]]:
+    """What stands behind the first word of the ledger's lines of a kind, with its number."""
+    return [(line.removeprefix(f"{kind} "), count) for line, count in lines.items() if line.startswith(f"{kind} ")]
+
+
+def _operations(ports: Ports, operations: list[Operation]) -> tuple[OperationSeen, ...]:
+    attempts = ports.store.list_attempts([operation.operation_id for operation in operations])
+    return tuple(
+        OperationSeen(
+            operation.loop_no,
+            operation.ordinal,
+            operation.kind.value,
+            operation.capability,
+            operation.status.value,
+            operation.code,
+            operation.executed.value if operation.executed else None,
+            tuple(
+                AttemptSeen(attempt.state.value, attempt.code, attempt.late is not None)
+                for attempt in sorted(attempts, key=lambda attempt: attempt.attempt_no)
+                if attempt.operation_id == operation.operation_id
+            ),
+        )
+        for operation in operations
+    )
+
+
+def _transcript(ports: Ports, operations: list[Operation]) -> tuple[Message, ...]:
+    """The last frozen request, rebuilt from its recipe, which also proves its hash."""
+    names: dict[str, str] = {}
+
+    def rename(found: re.Match[str]) -> str:
+        return names.setdefault(found.group(), f"<id {len(names) + 1}>")
+
+    frozen = [operation for operation in operations if operation.request is not None]
+    if not frozen:
+        return ()
+    messages = json.loads(_UUID.sub(rename, rebuild_request(ports, frozen[-1]).decode()))["messages"]
+    return tuple(_message(message) for message in messages)
+
+
+def _message(message: dict[str, Any]) -> Message:
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in message.items()}
+    shorten: Callable[[str], str] = lambda text: f"{len(text)} characters {sha256_hex(text.encode())}"  # noqa: E731
+    return tuple(sorted((name, text if len(text) <= LONG_CHARS else shorten(text)) for name, text in texts.items()))
+
+
+def _delivery(ports: Ports, run_id: RunId) -> tuple[str, int | None]:
+    """The state of the question's delivery and the attempt whose first output made it."""
+    table = user_input_delivery
+    with ports.store.read() as conn:
+        row = conn.execute(sa.select(table).where(table.c.target_run_id == run_id)).one()
+    receipt = row.first_output_receipt
+    return row.state, int(receipt.rpartition("/")[2]) if receipt else None

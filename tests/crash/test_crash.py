@@ -1,0 +1,226 @@
+"""Killing a process at any fault point changes nothing but what the oracle says (RULINGS N1, N2).
+
+Each test records a scenario undisturbed, then kills a process at hits of that tape, one case a hit, and
+compares what the next process left with the promise. `make test` takes one hit of each pair of point and
+step; the full cross product is marked `full`.
+"""
+
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+
+import pytest
+
+from agentloom_worker import faults
+from agentloom_worker.runtime.table import STEPS, EffectStep
+from tests.crash.case import Case, Hit, Outcome, Setup, Strike
+from tests.crash.conftest import Stage
+from tests.crash.oracle import LOST, POINTS, differences, inconsistencies, promise
+from tests.crash.scenarios import RETRY_AFTER_MS, SCENARIOS
+from tests.crash.verdict import AUDITED, audit_is_built
+
+Choice = Callable[[Setup, Sequence[Hit]], list[Hit]]
+
+ENDS = {
+    "plain": ("succeeded", None, "Forty-two."),
+    "three_loops": ("succeeded", None, "All looked at, all sent."),
+    "tail_raises": ("succeeded", None, "Done all the same."),
+    "tool_failure": ("succeeded", None, "The pump is broken."),
+    "invalid_call": ("succeeded", None, "I called it wrong."),
+    "stopped": ("cancelled", "RUN_STOPPED", None),
+    "deadline": ("timed_out", "RUN_DEADLINE_EXCEEDED", None),
+    "quota": ("budget_exhausted", "LOOP_BUDGET_EXHAUSTED", None),
+    "busy": ("succeeded", None, "It was busy."),
+    "parked": ("succeeded", None, "Done all the same."),
+    "large": ("succeeded", None, "Read to the end."),
+}
+EACH_STEP = {"claim.after", "step.loaded", "commit.before", "commit.after", "publish.after"}
+EACH_PURE_STEP = EACH_STEP | {"tail.raise"}
+EACH_EFFECT_STEP = EACH_STEP | {"attempt.before", "attempt.sent", "effect.done"}
+
+FUSIONS = [Setup(name, fusion=fusion) for name in SCENARIOS for fusion in (True, False)]
+QUEUED = [Setup(name, fusion, inline=False) for name in ("three_loops", "stopped") for fusion in (True, False)]
+FAILING = [Setup(name, model_unknown="fail") for name in ("three_loops", "stopped", "deadline", "busy")]
+EVERY = [
+    Setup(name, fusion, inline, action)  # type: ignore[arg-type]
+    for name in SCENARIOS
+    for fusion in (True, False)
+    for inline in (True, False)
+    for action in ("retry", "fail")
+]
+
+
+def one_of_each(setup: Setup, tape: Sequence[Hit]) -> list[Hit]:
+    """One hit of each pair of point and step; which one differs from scenario to scenario."""
+    pairs: dict[tuple[str, str], list[Hit]] = {}
+    for hit in tape:
+        pairs.setdefault((hit.point, hit.detail), []).append(hit)
+    return [
+        hits[zlib.crc32(f"{setup} {point} {detail}".encode()) % len(hits)] for (point, detail), hits in pairs.items()
+    ]
+
+
+def every_hit(_setup: Setup, tape: Sequence[Hit]) -> list[Hit]:
+    """All of them."""
+    return list(tape)
+
+
+def some(count: int) -> Choice:
+    """A few hits, spread over the tape; which ones differs from scenario to scenario."""
+
+    def choose(setup: Setup, tape: Sequence[Hit]) -> list[Hit]:
+        first = zlib.crc32(str(setup).encode())
+        return list(dict.fromkeys(tape[(first + number * len(tape) // count) % len(tape)] for number in range(count)))
+
+    return choose
+
+
+def verify(expected: Outcome, found: Outcome, what: object) -> list[str]:
+    """The broken promises of a case, each with what was done."""
+    problems = [*differences(expected, found), *inconsistencies(found)]
+    logged = [f"  logged: {line}" for line in found.errors] if problems else []
+    return [f"{what}:", *(f"  {problem}" for problem in problems), *logged] if problems else []
+
+
+def kill_each(stage: Stage, setup: Setup, database: str | None, choose: Choice) -> None:
+    """Record, kill at each chosen hit, compare."""
+    base = stage.record(setup, database)
+    broken: list[str] = []
+    for hit in choose(setup, base.tape):
+        found = stage.run(Case(setup, (hit.strike,), database))
+        broken += verify(promise(base, hit, setup), found, f"{setup}, {hit}")
+    assert not broken, "\n".join(broken)
+
+
+@pytest.mark.parametrize("setup", EVERY, ids=str)
+def test_an_undisturbed_run_ends_as_written(stage: Stage, setup: Setup) -> None:
+    base = stage.record(setup)
+    assert (base.status, base.code, base.answer) == ENDS[setup.scenario]
+    assert inconsistencies(base) == []
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_fusion_inline_steps_and_the_store_change_nothing(stage: Stage, postgres_stage: str, name: str) -> None:
+    base = stage.record(Setup(name))
+    others = [
+        stage.record(Setup(name, fusion=False)),
+        stage.record(Setup(name, inline=False)),
+        stage.record(Setup(name, fusion=False, inline=False)),
+        stage.record(Setup(name), postgres_stage),
+        stage.record(Setup(name, fusion=False), postgres_stage),
+    ]
+    for other in others:
+        assert differences(base, other) == []
+        assert other.events == base.events
+
+
+@pytest.mark.parametrize("setup", [*FUSIONS, *QUEUED, *FAILING], ids=str)
+def test_a_kill_at_each_point_of_each_step_keeps_the_promise(stage: Stage, setup: Setup) -> None:
+    kill_each(stage, setup, None, one_of_each)
+
+
+@pytest.mark.parametrize("setup", FUSIONS, ids=str)
+def test_a_kill_on_postgresql_keeps_the_promise(stage: Stage, postgres_stage: str, setup: Setup) -> None:
+    kill_each(stage, setup, postgres_stage, one_of_each if setup.scenario == "three_loops" else some(5))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("setup", EVERY, ids=str)
+def test_a_kill_at_every_hit_keeps_the_promise(stage: Stage, setup: Setup) -> None:
+    kill_each(stage, setup, None, every_hit)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("setup", FUSIONS, ids=str)
+def test_a_kill_at_every_hit_on_postgresql_keeps_the_promise(stage: Stage, postgres_stage: str, setup: Setup) -> None:
+    kill_each(stage, setup, postgres_stage, every_hit)
+
+
+@pytest.mark.parametrize("setup", [setup for setup in FUSIONS if not SCENARIOS[setup.scenario].mischief], ids=str)
+def test_a_pure_part_that_raises_once_costs_nothing(stage: Stage, setup: Setup) -> None:
+    """RULINGS R1: behind an effect the outcome is committed alone; a step of its own is tried again."""
+    base = stage.record(setup)
+    broken: list[str] = []
+    for hit in base.tape:
+        if hit.point == "tail.raise":
+            found = stage.run(Case(setup, (hit.raising,)))
+            broken += verify(base, found, f"{setup}, {hit.raising}")
+    assert not broken, "\n".join(broken)
+
+
+def kill_twice(stage: Stage, setup: Setup, first: Choice, second: Choice) -> None:
+    """The outcome of the first recovery is the base of the second."""
+    base = stage.record(setup)
+    broken: list[str] = []
+    for one in first(setup, base.tape):
+        recovered = stage.run(Case(setup, (one.strike,)))
+        broken += verify(promise(base, one, setup), recovered, f"{setup}, {one}")
+        for other in second(setup, recovered.tape):
+            found = stage.run(Case(setup, (one.strike, other.strike)))
+            broken += verify(promise(recovered, other, setup), found, f"{setup}, {one}, then {other}")
+    assert not broken, "\n".join(broken)
+
+
+TWICE = [Setup(name, fusion=fusion) for name in ("three_loops", "stopped", "deadline", "busy") for fusion in (True, False)]
+
+
+@pytest.mark.parametrize("setup", TWICE, ids=str)
+def test_a_second_kill_during_recovery_keeps_the_promise(stage: Stage, setup: Setup) -> None:
+    kill_twice(stage, setup, some(4), some(4))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("setup", FUSIONS, ids=str)
+def test_a_second_kill_anywhere_in_the_recovery_keeps_the_promise(stage: Stage, setup: Setup) -> None:
+    kill_twice(stage, setup, one_of_each, one_of_each)
+
+
+@pytest.mark.parametrize("step", ["deliver_batch", "attempt_model", "finalize_run"])
+def test_T08_a_third_loss_parks_the_row_until_an_operator_retries_it(stage: Stage, step: str) -> None:
+    """RULINGS T8: two losses send the row to the solitary queue, a loss there parks it."""
+    setup = Setup("plain" if step != "deliver_batch" else "three_loops", fusion=False, inline=False)
+    base = stage.record(setup)
+    first = next(hit for hit in base.tape if (hit.point, hit.detail) == ("step.loaded", step))
+    again = Strike("step.loaded", step, 1)
+    strikes = (first.strike, again, again)
+
+    parked = stage.run(Case(setup, strikes))
+    assert parked.status == "timed_out", "without an operator nothing but the deadline ends a parked run"
+
+    mended = stage.run(Case(setup, strikes, operator=True))
+    assert mended.parked == (f"{step} the process that ran this step died three times",)
+    expected = promise(base, first, setup)
+    problems = differences(expected, mended)
+    assert [problem for problem in problems if not problem.startswith("parked")] == []
+    assert inconsistencies(mended) == []
+
+
+def test_every_point_is_reached_and_every_step_has_its_points(stage: Stage) -> None:
+    tapes = [stage.record(setup).tape for setup in FUSIONS]
+    reached = {(hit.point, hit.detail) for tape in tapes for hit in tape}
+    assert {point for point, _ in reached} == set(faults.POINTS), "a fault point is dead"
+    assert {detail for _, detail in reached} == set(STEPS), "a step is in no scenario"
+    for step, entry in STEPS.items():
+        needed = EACH_EFFECT_STEP if isinstance(entry, EffectStep) else EACH_PURE_STEP
+        assert needed - {point for point, detail in reached if detail == step} == set(), f"{step} lacks fault points"
+
+
+def test_the_oracle_has_a_row_for_every_point_and_every_policy(stage: Stage) -> None:
+    assert set(POINTS) == set(faults.POINTS)
+    used = {_policy(hit, setup) for setup in EVERY for hit in stage.record(setup).tape}
+    assert used == set(LOST), "a row of the table is put to no test"
+
+
+def _policy(hit: Hit, setup: Setup) -> tuple[str, str | None]:
+    raise NotImplementedError
+
+
+def test_each_case_is_audited() -> None:
+    assert audit_is_built() == AUDITED, "verdict.py does not say whether there is an audit"
+
+
+def test_a_rate_limited_model_is_asked_again_no_sooner_than_it_wished(stage: Stage) -> None:
+    raise NotImplementedError
+
+
+def _pairs(hits: Iterable[Hit]) -> set[tuple[str, str]]:
+    return {(hit.point, hit.detail) for hit in hits}
