@@ -229,7 +229,8 @@ def _insert_row(ports: Ports, *, step: str, run_id: object, scope_id: object) ->
         ports,
         "INSERT INTO pending_dispatch (dispatch_id, scope_id, run_id, step, step_version, subject_id, key, queue,"
         " priority, not_before, wake_at, epoch, attempts, losses, failures, wakes, created_at) VALUES"
-        " (:dispatch_id, :scope_id, :run_id, :step, 1, :subject_id, 'bad', 'control', 0, :now, :now, 1, 0, 0, 0, 0, :now)",
+        " (:dispatch_id, :scope_id, :run_id, :step, 1, :subject_id, 'bad', 'control', 0, :now, :now, 1, 0, 0, 0, 0,"
+        " :now)",
         dispatch_id=ports.ids.new(),
         scope_id=scope_id,
         run_id=run_id,
