@@ -16,6 +16,7 @@ from agentloom_worker.errors import AgentloomError, Code, PersistenceUnavailable
 from agentloom_worker.ids import ClaimToken, DispatchId, ProcessId
 from agentloom_worker.llm.adapters.scripted import ScriptedRequest, ScriptedTurn, TextTurn
 from agentloom_worker.runtime.ports import US, Ports, Settings
+from agentloom_worker.storage import schema
 from tests.acceptance.harness import (
     ONE_BY_ONE,
     answer,
@@ -197,8 +198,8 @@ def _skewed_dispatcher(url: str, skew_s: float) -> Dispatcher:
 
 
 @pytest.mark.parametrize("skew_s", [SKEW_S, -SKEW_S])
-def test_D22_a_workers_wrong_clock_takes_no_claim_over_and_loses_none(postgres_url: str, skew_s: int) -> None:
-    holder, other = _skewed_dispatcher(postgres_url, skew_s), _skewed_dispatcher(postgres_url, -skew_s)
+def test_D22_a_workers_wrong_clock_takes_no_claim_over_and_loses_none(clean_postgres: str, skew_s: int) -> None:
+    holder, other = _skewed_dispatcher(clean_postgres, skew_s), _skewed_dispatcher(clean_postgres, -skew_s)
     with dev_model({"answer": {"text": "held", "hold": {"gate": "go"}}}) as model:
         holder.start()
         run_id = ask(holder.ports, http_release(model))
@@ -293,7 +294,7 @@ def test_D16_a_worker_without_a_database_refuses_and_says_why(url: str, tmp_path
     error = _refused(url.format(port=free_port(), folder=tmp_path))
     assert isinstance(error, PersistenceUnavailableError)
     assert error.code == Code.PERSISTENCE_UNAVAILABLE
-    assert "cannot read" in error.message
+    assert "check that the database is up" in error.message
 
 
 def test_D16_a_worker_on_an_empty_database_refuses_and_names_the_remedy(
@@ -306,18 +307,28 @@ def test_D16_a_worker_on_an_empty_database_refuses_and_names_the_remedy(
         assert "empty" in error.message and "agentloom migrate" in error.message
 
 
-def test_D16_a_worker_on_an_older_schema_runs_nothing_until_it_is_migrated(database_url: str) -> None:
+@pytest.mark.parametrize("remedy", ["run `agentloom migrate`", "upgrade agentloom-worker"])
+def test_D16_a_worker_on_another_versions_schema_runs_nothing_and_names_the_remedy(
+    database_url: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with dev_model({"answer": {"text": "done"}}) as model, simulated(database_url) as platform:
         ports = platform.ports
         run_id = ask(ports, http_release(model))
         (revision,) = query(ports, "SELECT version_num FROM alembic_version")[0]
-        execute(ports, "UPDATE alembic_version SET version_num = '0000'")
-        error = _refused(database_url)
+        other = "9999"
+        with monkeypatch.context() as patched:
+            if "migrate" in remedy:
+                patched.setattr(schema, "newest_revision", lambda: other)
+            else:
+                execute(ports, "UPDATE alembic_version SET version_num = :other", other=other)
+            try:
+                error = _refused(database_url)
+            finally:
+                execute(ports, "UPDATE alembic_version SET version_num = :revision", revision=revision)
         assert error.code == Code.SCHEMA_BEHIND
-        assert "0000" in error.message and revision in error.message
+        assert remedy in error.message and other in error.message
         assert model.requests == ()
         assert run_of(ports, run_id).status is RunStatus.QUEUED
         assert [row.attempts for row in rows(ports, run_id)] == [0, 0]
-        execute(ports, "UPDATE alembic_version SET version_num = :revision", revision=revision)
         platform.drive()
         assert answer(ports, run_id) == "done"
