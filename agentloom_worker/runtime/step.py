@@ -134,7 +134,8 @@ class StepRunner:
     def _advance(self, live: Live, slice_: Slice | None, budget: _Budget) -> Inline | None:
         claim = live.claim
         entry = STEPS.get(claim.step)
-        if entry is None or entry.version != claim.step_version:
+        # A row of an older version is this code's to run; one of a newer version waits for newer code.
+        if entry is None or entry.version < claim.step_version:
             telemetry.count("task_unknown")
             self._hand_back(
                 live,

@@ -1,6 +1,7 @@
 """STEPS: every step, its queue and version, and what is special about it.
 
 A new step is one file under steps/, one line here, its tests; the crash suite refuses one without fault points.
+A step's version rises when its rows must not reach older code; this code runs the rows of all versions before.
 """
 
 from collections.abc import Callable

@@ -196,8 +196,8 @@ SWEEP = Template(
     " WHERE dispatch_id IN (SELECT dispatch_id FROM pending_dispatch WHERE parked_at IS NULL AND wake_at > :low"
     " AND wake_at <= (SELECT {now}) ORDER BY wake_at LIMIT :batch {lock} {skip})"
     " AND (claim_token IS NULL OR claimed_until < {now} OR claimed_until > {now} + 2 * :ttl_us)"
-    " RETURNING dispatch_id, queue, (claim_token IS NULL OR suspect_at < {now} - :grace_us) AS publish,"
-    " run_id, step, parked_at, step_version",
+    # Values and no `IS NULL` of them: SQLite 3.40 answers false to that here, whatever the column holds.
+    " RETURNING dispatch_id, queue, claim_token, run_id, step, parked_at, step_version, suspect_at, {now}",
 )
 # A claim from a time when the database's clock was ahead would be looked at only when the clock comes there.
 SWEEP_AHEAD = Template(

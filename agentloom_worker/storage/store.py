@@ -267,7 +267,7 @@ class Store:
             SweptRow(
                 DispatchId(_uuid(row[0])),
                 str(row[1]),
-                bool(row[2]) and row[5] is None,
+                row[5] is None and (row[2] is None or int(row[7]) < int(row[8]) - grace_us),  # type: ignore[call-overload]
                 RunId(_uuid(row[3])) if row[3] else None,
                 str(row[4]),
                 int(row[6]),  # type: ignore[call-overload]

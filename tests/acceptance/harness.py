@@ -6,7 +6,7 @@ Waits are bounded and look at rows; nothing here asserts how long anything took.
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 from uuid import UUID
 
@@ -207,12 +207,12 @@ def simulated(
 def dispatching(url: str, *, settings: Settings = FAST, threads: int = 4, **options: Any) -> Iterator[Dispatcher]:
     """A running dispatcher of this process; it is drained and closed in the end."""
     dispatcher = make_dispatcher(url, settings=settings, threads=threads, **options)
-    try:
+    with closing(dispatcher.ports.store):
         dispatcher.start()
-        yield dispatcher
-    finally:
-        dispatcher.drain(timeout_s=10)
-        dispatcher.ports.store.close()
+        try:
+            yield dispatcher
+        finally:
+            dispatcher.drain(timeout_s=10)
 
 
 @contextmanager

@@ -118,7 +118,7 @@ def test_C19_reading_on_is_a_new_operation_each_time_and_shows_nothing_that_was_
 
 
 @pytest.mark.parametrize("whose", ["another run", "another session", "nobody"])
-def test_C19_a_reference_of_another_run_is_refused_like_one_that_does_not_exist(sqlite_url: str, whose: str) -> None:
+def test_C19_a_reference_of_another_run_is_refused_like_one_that_does_not_exist(clean_sqlite: str, whose: str) -> None:
     foreign: list[str] = []
 
     def script(request: ScriptedRequest) -> ScriptedTurn:
@@ -128,7 +128,7 @@ def test_C19_a_reference_of_another_run_is_refused_like_one_that_does_not_exist(
             return CallsTurn((ScriptedCall("wide", json.dumps({"size_bytes": SIZE})),))
         return TextTurn(request.last_message["content"] if foreign else "done")
 
-    with simulated(sqlite_url, scripts={"main": script}) as worker:
+    with simulated(clean_sqlite, scripts={"main": script}) as worker:
         ports = worker.ports
         document = release_document(tools=WIDE, **WINDOW)
         run_id = ask(ports, document)

@@ -135,9 +135,9 @@ def test_S02_a_stream_that_never_ends_well_fails_the_run_with_an_unknown_outcome
 )
 @pytest.mark.parametrize("before", [(), (WHOLE[0], _chunk({"content": SECRET}))], ids=["at once", "in the middle"])
 def test_S03_an_error_inside_of_a_200_is_a_provider_error_and_never_an_empty_answer(
-    sqlite_url: str, before: tuple[object, ...], event: dict[str, Any], code: Code
+    clean_sqlite: str, before: tuple[object, ...], event: dict[str, Any], code: Code
 ) -> None:
-    with dev_model({"answer": _raw(_stream(*before, event))}) as model, simulated(sqlite_url) as worker:
+    with dev_model({"answer": _raw(_stream(*before, event))}) as model, simulated(clean_sqlite) as worker:
         run_id = ask(worker.ports, http_release(model))
         worker.drive()
         run = run_of(worker.ports, run_id)

@@ -86,12 +86,12 @@ def test_W01_every_request_that_was_ever_frozen_pairs_each_call_with_its_result(
 
 @pytest.mark.parametrize("size_bytes", range(2500, 5001, 500))
 def test_W01_a_window_that_ends_inside_of_three_parallel_results_sends_all_of_them_or_nothing(
-    sqlite_url: str, size_bytes: int
+    clean_sqlite: str, size_bytes: int
 ) -> None:
     # The window ends within the first, the second or the third result of a message, as the size has it.
     calls = [{"name": "noise", "arguments": {"seed": seed, "size_bytes": size_bytes}} for seed in "abc"]
     window = {"models": {"main": {"context_window_tokens": 32_000}}}
-    with dev_model({"answer": {"tool_calls": calls}}) as model, simulated(sqlite_url) as worker:
+    with dev_model({"answer": {"tool_calls": calls}}) as model, simulated(clean_sqlite) as worker:
         run_id = ask(worker.ports, http_release(model, TOOLS, **window))
         worker.drive()
         run = run_of(worker.ports, run_id)

@@ -1,0 +1,112 @@
+"""A provider that fails for a while: attempts, waits and what is held meanwhile, read from rows and from its log."""
+
+from typing import Any
+
+import pytest
+
+from agentloom_worker.domain.operation import AttemptState
+from agentloom_worker.domain.run import RunStatus
+from agentloom_worker.errors import Code
+from agentloom_worker.ids import RunId
+from agentloom_worker.runtime.ports import US, Ports
+from tests.acceptance.harness import answer, ask, attempts, dev_model, http_release, over, rows, run_of, simulated
+from tests.simulator import Worker
+
+FAILURES = 5
+
+
+def _policy(**rules: Any) -> dict[str, Any]:
+    return {"models": {"main": {"retry": {"max_attempts": FAILURES + 1, **rules}}}}
+
+
+def _failing(status: int, **headers: str) -> dict[str, Any]:
+    # Only for these words, so that other runs are answered meanwhile.
+    error = {"http_error": {"status": status, "headers": headers}}
+    return {"when": {"user_text_contains": "unlucky"}, "first": FAILURES, "answer": error}
+
+
+def _waits(worker: Worker, run_id: RunId) -> list[int]:
+    """Drive to the end; in microseconds, how long each row of a next attempt had to wait, counted from its failure."""
+    waits: list[int] = []
+    for failed in range(1, FAILURES + 1):
+        worker.drive(until=lambda count=failed: len(attempts(worker.ports, run_id)) == count + 1)  # type: ignore[misc]
+        (row,) = rows(worker.ports, run_id, "attempt_model")
+        assert row.claimed_by is None and worker.keeper.held() == []
+        ended_at = attempts(worker.ports, run_id)[failed - 1].ended_at
+        assert ended_at is not None
+        waits.append(row.not_before - ended_at)
+    worker.drive()
+    return waits
+
+
+def _assert_one_request_an_attempt(ports: Ports, run_id: RunId, arrivals: list[int]) -> None:
+    made = attempts(ports, run_id)
+    assert [attempt.state for attempt in made] == [AttemptState.FAILED] * FAILURES + [AttemptState.COMPLETE]
+    assert {attempt.http_status for attempt in made[:-1]} <= {500, 503, 429}
+    assert arrivals == list(range(1, FAILURES + 2))
+
+
+def test_D23_each_attempt_is_one_request_and_the_wait_grows_with_jitter(database_url: str) -> None:
+    caps_us = [1000 * 1000 * 2**n for n in range(FAILURES)]
+    seen: set[tuple[int, ...]] = set()
+    for seed in (1, 2):
+        with (
+            dev_model(_failing(500), {"answer": {"text": "at last"}}) as model,
+            simulated(database_url, seed=seed) as worker,
+        ):
+            run_id = ask(worker.ports, http_release(model, **_policy()), "unlucky")
+            waits = _waits(worker, run_id)
+            assert all(0 <= wait <= cap + 1000 for wait, cap in zip(waits, caps_us, strict=True))
+            assert answer(worker.ports, run_id) == "at last"
+            _assert_one_request_an_attempt(worker.ports, run_id, [request.arrival for request in model.requests])
+            seen.add(tuple(waits))
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_D23_retry_after_is_kept_exactly_plus_at_most_the_first_delay(database_url: str, status: int) -> None:
+    policy = _policy(initial_ms=500)
+    with (
+        dev_model(_failing(status, **{"Retry-After": "7"}), {"answer": {"text": "at last"}}) as model,
+        simulated(database_url) as worker,
+    ):
+        run_id = ask(worker.ports, http_release(model, **policy), "unlucky")
+        waits = _waits(worker, run_id)
+        assert all(7 * US <= wait <= 7 * US + 500_000 for wait in waits)
+        assert len(set(waits)) > 1
+        assert answer(worker.ports, run_id) == "at last"
+        _assert_one_request_an_attempt(worker.ports, run_id, [request.arrival for request in model.requests])
+
+
+def test_D23_no_slot_is_held_while_a_run_waits_for_its_provider(database_url: str) -> None:
+    with (
+        dev_model(_failing(500), {"answer": {"text": "at last"}}) as model,
+        simulated(database_url) as worker,
+    ):
+        ports = worker.ports
+        run_id = ask(ports, http_release(model, **_policy(jitter="none", initial_ms=60_000)), "unlucky")
+        worker.drive(until=lambda: len(attempts(ports, run_id)) == 2)
+        (row,) = rows(ports, run_id, "attempt_model")
+        # Neither a wake-up that comes early nor a sweep starts it, and the only slot is free for another run.
+        assert not worker.runner.run(row.dispatch_id)
+        other = ask(ports, http_release(model), "lucky")
+        worker.drive(until=over(ports, other))
+        assert answer(ports, other) == "at last"
+        assert rows(ports, run_id, "attempt_model") == [row]
+        assert ports.store.now_us() < row.not_before
+        assert len(model.requests) == 2
+
+
+def test_D23_a_wait_beyond_the_deadline_ends_the_run_at_once(database_url: str) -> None:
+    limits = {"agent": {"limits": {"deadline_s": 60}}}
+    with (
+        dev_model(_failing(429, **{"Retry-After": "3600"}), {"answer": {"text": "too late"}}) as model,
+        simulated(database_url) as worker,
+    ):
+        ports = worker.ports
+        run_id = ask(ports, http_release(model, **limits), "unlucky")
+        worker.drive(until=over(ports, run_id))
+        run = run_of(ports, run_id)
+        assert (run.status, run.end_code) == (RunStatus.FAILED, Code.MODEL_RATE_LIMITED)
+        assert run.ended_at is not None and run.ended_at < run.deadline_at
+        assert len(model.requests) == len(attempts(ports, run_id)) == 1
