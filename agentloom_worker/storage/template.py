@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from agentloom_worker.storage.literal import LITERALS
-
 from agentloom_worker.canonical import REPLACEMENT, effective_text
+from agentloom_worker.storage.literal import LITERALS
 
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
 _POSTGRES_TYPES = {"uuid": "uuid", "text": "text", "bytes": "bytea", "int": "bigint", "bool": "boolean"}

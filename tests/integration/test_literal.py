@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agentloom_worker.clock import SystemClock
 from agentloom_worker.storage.postgres import PostgresDriver, render
-from agentloom_worker.storage.template import Template
+from agentloom_worker.storage.template import Statement, Template
 from tests.servers import PostgresServer
 
 ECHO = Template("echo", "u:uuid t:text b:bytes i:int f:bool", "SELECT :u, :t, :b, :i, :f", returns=True)
@@ -54,7 +54,7 @@ def test_no_text_leaves_its_literal(driver: PostgresDriver, text: str) -> None:
 
 def test_a_text_with_a_nul_is_refused_before_it_is_sent() -> None:
     with pytest.raises(ValueError, match="NUL"):
-        render([ECHO(None, "a\0b", None, None, None)], None)
+        render([Statement(ECHO, (None, "a\0b", None, None, None))], None)
 
 
 def test_a_missing_argument_is_refused_before_it_is_sent() -> None:
