@@ -18,7 +18,7 @@ from agentloom_worker.ids import ProcessId, SystemIds
 from agentloom_worker.runtime.lease import Keeper
 from agentloom_worker.runtime.ports import Ports, Settings
 from agentloom_worker.runtime.step import StepRunner
-from agentloom_worker.storage.postgres import PostgresDriver
+from agentloom_worker.storage.postgres import PostgresDriver, render
 from agentloom_worker.storage.schema import TEMPLATES
 from agentloom_worker.storage.template import Statement
 from bench.database import Postgres
@@ -85,22 +85,17 @@ class Renaming:
         self._kept = kept
         self._new: dict[UUID, UUID] = {}
 
-    def render(self, cursor: Any, batch: Sequence[Statement]) -> bytes:
+    def render(self, batch: Sequence[Statement]) -> bytes:
         """The bytes of one message."""
-        text = ";".join(statement.template.postgres_execute for statement in batch)
-        arguments: list[object] = []
-        for statement in batch:
-            arguments.extend(self._renamed(value) for value in statement.arguments)
-            if statement.template.needs_now:
-                arguments.append(None)
-        rendered: bytes = cursor.mogrify(text, arguments)
-        return rendered
+        renamed = [
+            Statement(statement.template, tuple(self._renamed(value) for value in statement.arguments))
+            for statement in batch
+        ]
+        return render(renamed, None)
 
     def _renamed(self, value: object) -> object:
         if isinstance(value, UUID):
-            if value in self._kept:
-                return str(value)
-            return str(self._new.setdefault(value, self._ids.new()))
+            return value if value in self._kept else self._new.setdefault(value, self._ids.new())
         if isinstance(value, bytes) and len(value) == 16:
             known = self._new.get(UUID(bytes=value))
             return known.bytes if known else value
@@ -161,8 +156,8 @@ def _client(url: str, recording: Recording, runs: int, barrier: Any, results: An
         for _ in range(runs):
             renaming = Renaming(recording.kept)
             for batch in recording.prologue:
-                cursor.execute(renaming.render(cursor, batch))
-            queries.extend(renaming.render(cursor, batch) for batch in recording.commits)
+                cursor.execute(renaming.render(batch))
+            queries.extend(renaming.render(batch) for batch in recording.commits)
         barrier.wait(_READY_TIMEOUT_S)  # everybody is ready
         barrier.wait(_READY_TIMEOUT_S)  # the readings are taken
         for query in queries:

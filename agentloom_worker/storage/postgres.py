@@ -4,11 +4,14 @@ The message is its own transaction: any error undoes all of it and leaves the co
 are prepared when a connection is made, which rules out transaction pooling between us and the server.
 """
 
+import os
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg2
+import psycopg2.extensions
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.pool import QueuePool
@@ -23,6 +26,7 @@ from agentloom_worker.storage.template import Miss, Statement, Template
 _SESSION = (
     "SET lock_timeout='2s'; SET statement_timeout='10s'; SET idle_in_transaction_session_timeout='5s';"
     "SET client_connection_check_interval='1s'; SET plan_cache_mode=force_generic_plan; SET synchronous_commit=on;"
+    "SET standard_conforming_strings=on;"
 )
 _CONNECT = {
     "connect_timeout": 3,
@@ -37,16 +41,76 @@ _ROLLED_BACK = {"40001", "40P01", "55P03", "57014"}
 _UNPREPARED = {"26000"}
 
 
-def _as_uuid_texts(statement: Statement, now: int | None) -> tuple[object, ...]:
-    arguments = list(statement.arguments)
-    template = statement.template
-    for position in template.uuid_positions:
-        value = arguments[position]
-        if value is not None:
-            arguments[position] = str(value)
-    if template.needs_now:
-        arguments.append(now)
-    return tuple(arguments)
+def render(statements: Sequence[Statement], now: int | None) -> bytes:
+    """The message of a commit. Raises ValueError for a text with a NUL, which PostgreSQL does not have."""
+    commands = []
+    for statement in statements:
+        template = statement.template
+        arguments = (*statement.arguments, now) if template.needs_now else statement.arguments
+        literals = [
+            "NULL" if value is None else literal(value)
+            for literal, value in zip(template.literals, arguments, strict=True)
+        ]
+        commands.append(f"EXECUTE {template.name}({','.join(literals)})" if literals else f"EXECUTE {template.name}")
+    message = ";".join(commands)
+    if "\0" in message:
+        raise ValueError("a text with a NUL cannot be stored")
+    return message.encode()
+
+
+class _Connections:
+    """Connections with prepared templates, the newest idle one first. Safe for use by many threads.
+
+    How many are busy at once is bounded by the callers' threads, how many stay idle by `idle_max`.
+    """
+
+    def __init__(self, url: str, prepare: str, idle_max: int) -> None:
+        address = sa.make_url(url)
+        arguments, keywords = address.get_dialect()().create_connect_args(address)
+        self._arguments, self._keywords = arguments, {**keywords, **_CONNECT}
+        self._prepare = prepare
+        self._idle_max = idle_max
+        self._idle: deque[psycopg2.extensions.connection] = deque()
+        self._pid = os.getpid()
+
+    def take(self) -> psycopg2.extensions.connection:
+        """An idle connection, or a new one. Raises psycopg2.OperationalError where none is to be had."""
+        if self._pid != os.getpid():
+            # A fork shares its parent's sockets; psycopg2 closes none that another process has opened.
+            self._idle, self._pid = deque(), os.getpid()
+        try:
+            return self._idle.pop()
+        except IndexError:
+            connection: psycopg2.extensions.connection = psycopg2.connect(*self._arguments, **self._keywords)
+            _configure(connection, self._prepare)
+            return connection
+
+    def give_back(self, connection: psycopg2.extensions.connection) -> None:
+        """Keep it for the next commit."""
+        if len(self._idle) < self._idle_max:
+            self._idle.append(connection)
+        else:
+            connection.close()
+
+    def discard(self, connection: psycopg2.extensions.connection) -> None:
+        """Close one that broke, and the idle ones: what broke it (a restart, a failover) broke them too."""
+        connection.close()
+        self.close()
+
+    def close(self) -> None:
+        """Close the idle ones."""
+        while True:
+            try:
+                self._idle.pop().close()
+            except IndexError:
+                return
+
+
+def _configure(connection: psycopg2.extensions.connection, prepare: str) -> None:
+    connection.autocommit = True
+    connection.set_client_encoding("UTF8")  # see literal.py
+    with connection.cursor() as cursor:
+        cursor.execute(_SESSION + prepare)
 
 
 class PostgresDriver:
@@ -56,14 +120,7 @@ class PostgresDriver:
 
     def __init__(self, url: str, clock: Clock, templates: Sequence[Template], pool_size: int) -> None:
         self._clock = clock
-        prepare = ";".join(template.postgres_prepare for template in templates)
-        self.engine = self._make_engine(url, pool_size, None)
-        self._commits = self._make_engine(url, pool_size, prepare)
-        self._wait = threading.Event()
-
-    @staticmethod
-    def _make_engine(url: str, pool_size: int, prepare: str | None) -> sa.Engine:
-        engine = sa.create_engine(
+        self.engine = sa.create_engine(
             url,
             isolation_level="AUTOCOMMIT",
             poolclass=QueuePool,
@@ -73,17 +130,10 @@ class PostgresDriver:
             pool_reset_on_return=None,
             connect_args=_CONNECT,
         )
-
-        @event.listens_for(engine, "connect")
-        def connected(connection: Any, _record: object) -> None:
-            connection.autocommit = True
-            cursor = connection.cursor()
-            cursor.execute(_SESSION)
-            if prepare:
-                cursor.execute(prepare)
-            cursor.close()
-
-        return engine
+        event.listen(self.engine, "connect", lambda connection, _record: _configure(connection, ""))
+        prepare = ";".join(template.postgres_prepare for template in templates)
+        self._commits = _Connections(url, prepare, pool_size)
+        self._wait = threading.Event()
 
     def apply(self, statements: Sequence[Statement]) -> Row | None:
         row: Row | None = self._send(statements, lambda cursor: cursor.fetchone() if cursor.description else None)
@@ -95,39 +145,32 @@ class PostgresDriver:
 
     def _send(self, statements: Sequence[Statement], fetch: Callable[[Any], Any]) -> Any:
         """Send until the outcome is known: the same bytes, on a new connection after a broken one."""
-        now = self._clock.database_now_us()
-        text = ";".join(statement.template.postgres_execute for statement in statements)
-        arguments = [value for statement in statements for value in _as_uuid_texts(statement, now)]
-        query: bytes | None = None
+        query = render(statements, self._clock.database_now_us())
         last = ""
         for attempt in range(COMMIT_RESENDS_MAX):
             if attempt:
                 telemetry.count("commit_resent")
                 self._wait.wait(min(0.05 * 2**attempt, 1.0))
             try:
-                pooled = self._commits.raw_connection()
-            except (psycopg2.OperationalError, psycopg2.InterfaceError, sa.exc.TimeoutError) as error:
-                # The pool hands on the driver's own errors here; only its reads wrap them.
+                connection = self._commits.take()
+            except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
                 last = type(error).__name__
                 continue
             try:
-                cursor = pooled.driver_connection.cursor()  # type: ignore[union-attr]
-                if query is None:
-                    query = cursor.mogrify(text, arguments)
-                cursor.execute(query)
-                rows = fetch(cursor)
-                cursor.close()
-                pooled.close()
-                return rows
+                with connection.cursor() as cursor:
+                    cursor.execute(query)
+                    rows = fetch(cursor)
             except psycopg2.Error as error:
                 last = error.pgcode or type(error).__name__
-                if self._definite(error):
-                    pooled.close()
-                    raise self._refusal(error) from error
-                if error.pgcode in _ROLLED_BACK:
-                    pooled.close()
+                if self._definite(error) or error.pgcode in _ROLLED_BACK:
+                    self._commits.give_back(connection)
                 else:
-                    pooled.invalidate()
+                    self._commits.discard(connection)
+                if self._definite(error):
+                    raise self._refusal(error) from error
+            else:
+                self._commits.give_back(connection)
+                return rows
         raise PersistenceUnavailableError(f"PostgreSQL gave no outcome after {COMMIT_RESENDS_MAX} tries ({last})")
 
     @staticmethod
@@ -147,5 +190,5 @@ class PostgresDriver:
         return error
 
     def close(self) -> None:
-        self._commits.dispose()
+        self._commits.close()
         self.engine.dispose()

@@ -6,10 +6,13 @@ raise: LEASE_LOST for a fence, REVISION_CONFLICT for a compare-and-set.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from agentloom_worker.canonical import REPLACEMENT, effective_text
+from agentloom_worker.storage.literal import LITERALS
 
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
 _POSTGRES_TYPES = {"uuid": "uuid", "text": "text", "bytes": "bytea", "int": "bigint", "bool": "boolean"}
@@ -75,10 +78,7 @@ class Template:
         types = ", ".join(_POSTGRES_TYPES[kind] for kind in kinds)
         signature = f" ({types})" if types else ""
         object.__setattr__(self, "postgres_prepare", f"PREPARE {self.name}{signature} AS {postgres}")
-        marks = ", ".join(["%s"] * len(names))
-        object.__setattr__(
-            self, "postgres_execute", f"EXECUTE {self.name}({marks})" if marks else f"EXECUTE {self.name}"
-        )
+        object.__setattr__(self, "literals", tuple(LITERALS[kind] for kind in kinds))
         bare = text.replace("{now}", ":now").replace("{lock}", "").replace("{skip}", "")
         sqlite = _PARAMETER.sub(lambda match: f"?{index[match[1]]}", bare)
         object.__setattr__(self, "sqlite", sqlite)
@@ -90,7 +90,7 @@ class Template:
     kinds: tuple[str, ...] = ()
     needs_now: bool = False
     postgres_prepare: str = ""
-    postgres_execute: str = ""
+    literals: tuple[Callable[[Any], str], ...] = ()
     sqlite: str = ""
     uuid_positions: tuple[int, ...] = ()
     text_positions: tuple[int, ...] = ()
