@@ -8,12 +8,12 @@ from agentloom_worker.capabilities.python import invoke_inline, invoke_python
 from agentloom_worker.clock import Clock, SystemClock
 from agentloom_worker.domain.dispatch import WakeUp
 from agentloom_worker.errors import Code, RequestError
+from agentloom_worker.http.credentials import resolve_credential
 from agentloom_worker.ids import Ids, SystemIds
 from agentloom_worker.leases import LOCAL, FastPath, open_fast_path
 from agentloom_worker.llm.adapter import ModelAdapter
 from agentloom_worker.llm.adapters import ADAPTERS, AdapterPorts
 from agentloom_worker.llm.adapters.scripted import Script
-from agentloom_worker.llm.credentials import resolve_credential
 from agentloom_worker.llm.profiles import PROFILES
 from agentloom_worker.runtime.ports import Ports, Settings, ToolRunner
 from agentloom_worker.storage.schema import migrate
