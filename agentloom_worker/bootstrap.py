@@ -8,11 +8,12 @@ from agentloom_worker.capabilities.python import invoke_inline, invoke_python
 from agentloom_worker.clock import Clock, SystemClock
 from agentloom_worker.domain.dispatch import WakeUp
 from agentloom_worker.errors import Code, RequestError
+from agentloom_worker.http.credentials import resolve_credential
 from agentloom_worker.ids import Ids, SystemIds
+from agentloom_worker.leases import LOCAL, FastPath, open_fast_path
 from agentloom_worker.llm.adapter import ModelAdapter
 from agentloom_worker.llm.adapters import ADAPTERS, AdapterPorts
 from agentloom_worker.llm.adapters.scripted import Script
-from agentloom_worker.llm.credentials import resolve_credential
 from agentloom_worker.llm.profiles import PROFILES
 from agentloom_worker.runtime.ports import Ports, Settings, ToolRunner
 from agentloom_worker.storage.schema import migrate
@@ -43,8 +44,13 @@ def make_ports(
     publish: Callable[[list[WakeUp]], None] = lambda _due: None,
     seed: int | None = None,
     pool_size: int = 12,
+    fast: FastPath | None = None,
 ) -> Ports:
-    """The ports of one process. Opens no connection yet."""
+    """The ports of one process. Opens no connection yet.
+
+    `fast` is what the processes of a fleet share (`leases.open_fast_path`); without it the threads of this one
+    know of each other.
+    """
     clock = clock or SystemClock()
     return Ports(
         store=open_store(database_url, clock, pool_size=pool_size),
@@ -56,6 +62,7 @@ def make_ports(
         resolve_credential=resolve_credential,
         settings=settings or Settings(),
         publish=publish,
+        fast=fast or open_fast_path(LOCAL, clock),
     )
 
 

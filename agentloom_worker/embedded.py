@@ -162,7 +162,8 @@ class Dispatcher:
             if dispatch_id is None:
                 continue
             try:
-                self.runner.run(dispatch_id)
+                # What wakes a slot here comes from the table or from a commit of this process.
+                self.runner.run(dispatch_id, force=True)
             except Exception:  # noqa: BLE001 - the slot must outlive whatever the claim met; the row stays
                 telemetry.count("slot_crashes")
                 telemetry.log(logging.ERROR, "slot_crashed", traceback=traceback.format_exc())

@@ -21,7 +21,7 @@ def main() -> int:
     keeper = Keeper(ports)
     keeper.start()
     runner = StepRunner(ports, ProcessId(ports.ids.new()), keeper, solitary=True)
-    ran = runner.run(DispatchId(UUID(sys.argv[1])))
+    ran = runner.run(DispatchId(UUID(sys.argv[1])), force=True)
     keeper.stop()
     ports.store.close()
     return 0 if ran else 1

@@ -167,19 +167,32 @@ class PostgresServer:
 class RedisServer:
     """A Redis (or Valkey) server; everything written to it must start with `key_prefix`."""
 
-    def __init__(self, url: str, origin: Origin, process: OwnProcess | None = None) -> None:
+    def __init__(
+        self, url: str, origin: Origin, process: OwnProcess | None = None, command: Iterable[str] = ()
+    ) -> None:
         self.url = url
         self.origin = origin
         self.key_prefix = f"agentloom-test-{_random_word()}:"
         with closing(_redis_client(url)) as client:
             self.version: str = str(client.info("server")["redis_version"])
         self._process = process
+        self._command = list(command)
         self._owner_pid = os.getpid()
         atexit.register(self.close)
 
     def __str__(self) -> str:
         address = make_url(self.url)
         return f"Redis {self.version}, {self.origin}, {address.host or 'localhost'}:{address.port or 6379}"
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """Stop an own server; what it held is gone, since it saves nothing."""
+        assert self._process is not None, f"{self} was not started here"
+        self._process.stop(how)
+
+    def start(self) -> None:
+        """Start a stopped server again, empty, on the same port. Call it from the main thread."""
+        assert self._process is not None, f"{self} was not started here"
+        self._process.launch(self._command, _redis_probe(self.url, self._process))
 
     def close(self) -> None:
         """Delete the keys under the prefix, or stop what was started. Does nothing in a fork."""
@@ -399,8 +412,9 @@ def _start_redis(program: Path, process: OwnProcess, origin: Origin) -> RedisSer
         url = f"redis://127.0.0.1:{port}/0"
         options = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
         try:
-            process.launch([str(program), "--port", str(port), *options], _redis_probe(url, process))
-            return RedisServer(url, origin, process)
+            command = [str(program), "--port", str(port), *options]
+            process.launch(command, _redis_probe(url, process))
+            return RedisServer(url, origin, process, command)
         except NoServerError as error:
             refusal = error
     process.close(signal.SIGTERM)

@@ -11,6 +11,7 @@ from agentloom_worker.bootstrap import invoke_inline, make_ports
 from agentloom_worker.clock import ManualClock
 from agentloom_worker.domain.dispatch import WakeUp
 from agentloom_worker.ids import DispatchId, ProcessId
+from agentloom_worker.leases import FastPath
 from agentloom_worker.runtime.dispatch import Sweeper
 from agentloom_worker.runtime.lease import Keeper
 from agentloom_worker.runtime.ports import ALL_QUEUES, Ports, Settings
@@ -73,6 +74,7 @@ def make_worker(
     settings: Settings | None = None,
     solitary: bool = True,
     seed: int = 7,
+    fast: FastPath | None = None,
 ) -> Worker:
     """A worker whose tools run in the calling thread and whose clock stands until it is moved."""
     clock = clock or ManualClock()
@@ -85,6 +87,7 @@ def make_worker(
         tools=invoke_inline,
         publish=published.extend,
         seed=seed,
+        fast=fast,
     )
     keeper = Keeper(ports)
     runner = StepRunner(ports, ProcessId(ports.ids.new()), keeper, solitary=solitary)

@@ -8,12 +8,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 
-from agentloom_worker import limits
 from agentloom_worker.domain.model import Category, Executed, Failure
 from agentloom_worker.domain.policy import RetryClass
 from agentloom_worker.errors import Code
+from agentloom_worker.http.redaction import redact
+from agentloom_worker.http.retry_after import retry_after_ms
 
 _TRANSPORT_STATUSES = frozenset({500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
 
@@ -42,9 +42,6 @@ _TRANSPORT_CODES = frozenset(
         *(str(status) for status in _TRANSPORT_STATUSES),
     }
 )
-
-_KEY_LIKE = re.compile(r"\b(?:sk|pk|rk|key|api)[-_][A-Za-z0-9*_\-.]{6,}|\bBearer\s+\S+", re.IGNORECASE)
-_REDACTED = "[redacted]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,37 +117,6 @@ def failure_of_frame(error_value: object, *, secret: str | None) -> Failure:
     )
 
 
-def retry_after_ms(headers: Mapping[str, str], wall_us: int) -> int | None:
-    """The wish in `retry-after-ms` or `Retry-After` (seconds or an HTTP date), bounded; None without one.
-
-    A date is compared with the answer's own `Date` where it has one, so that a wrong local clock (`wall_us`)
-    changes nothing (CASES D22).
-    """
-    milliseconds = _number(headers.get("retry-after-ms"))
-    if milliseconds is None:
-        text = headers.get("retry-after")
-        seconds = _number(text)
-        if seconds is None and text is not None:
-            until_s = _http_date_s(text)
-            now_s = _http_date_s(headers.get("date", ""))
-            if until_s is not None:
-                seconds = until_s - (wall_us / 1e6 if now_s is None else now_s)
-        milliseconds = None if seconds is None else seconds * 1000
-    if milliseconds is None:
-        return None
-    return int(min(max(milliseconds, 0.0), limits.RETRY_AFTER_MAX_S * 1000))
-
-
-def redact(text: str, secret: str | None) -> str:
-    """A provider's words, fit for a message: one short line, without the key or what looks like one."""
-    if secret:
-        text = text.replace(secret, _REDACTED)
-    text = _KEY_LIKE.sub(_REDACTED, text)
-    line = " ".join(text.encode("utf-8", "replace").decode().split())
-    cap = limits.ERROR_TEXT_CHARACTERS_MAX
-    return line if len(line) <= cap else line[:cap] + "…"
-
-
 def _class_of_status(status: int, error: ProviderError) -> tuple[Code, Category, RetryClass | None]:
     if status == 429:
         # A used-up quota comes as 429 too, and no waiting of ours brings it back.
@@ -172,16 +138,3 @@ def _class_of_status(status: int, error: ProviderError) -> tuple[Code, Category,
 def _named(error: ProviderError, secret: str | None) -> str:
     names = sorted(name for name in error.codes if re.fullmatch(r"[\w.\-]{1,64}", name))
     return f" ({redact(', '.join(names), secret)})" if names else ""
-
-
-def _number(text: str | None) -> float | None:
-    if text is None or not re.fullmatch(r"\s*\d{1,12}(\.\d{1,9})?\s*", text, re.ASCII):
-        return None
-    return float(text)
-
-
-def _http_date_s(text: str) -> float | None:
-    try:
-        return parsedate_to_datetime(text).timestamp()
-    except (ValueError, OverflowError):
-        return None

@@ -254,6 +254,8 @@ def stop_run(
     except (LeaseLostError, RequestError):
         # Somebody ended it first, or stopped it for another cause under the same key.
         applied = False
+    if applied:
+        ports.fast.push_cancel(run_id)
     ports.publish([wake_up(row) for row in outbox])
     ports.on_event(run_id)
     after = ports.store.load_run(run_id)

@@ -14,6 +14,7 @@ from agentloom_worker.domain.dispatch import Claim
 from agentloom_worker.domain.run import EndCause, RunStatus
 from agentloom_worker.errors import AgentloomError
 from agentloom_worker.ids import ClaimToken, DispatchId, RunId
+from agentloom_worker.leases.fast_path import Subscription
 from agentloom_worker.limits import DEADLINE_GRACE_S
 from agentloom_worker.runtime.live import Live
 from agentloom_worker.runtime.ports import Ports
@@ -28,16 +29,20 @@ class Keeper:
         self._held: dict[DispatchId, Live] = {}
         self.stopped = threading.Event()
         self._thread: threading.Thread | None = None
+        self._subscription: Subscription | None = None
         self.draining = False
 
     def start(self) -> None:
-        """Begin to renew and to poll."""
+        """Begin to renew, to poll, and to hear of cancellations as they are pushed."""
+        self._subscription = self._ports.fast.subscribe(self.hear_cancel, self._held_runs)
         self._thread = threading.Thread(target=self._keep, name="agentloom-keeper", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """End the thread; call it after the last step has returned."""
         self.stopped.set()
+        if self._subscription is not None:
+            self._subscription.close()
         if self._thread is not None:
             self._thread.join()
 
@@ -96,6 +101,7 @@ class Keeper:
             (dispatch_id, live.claim.token) for dispatch_id, live in sorted(lives.items())
         ]
         renewed = self._ports.store.renew(pairs, self._ports.settings.claim_ttl_us)
+        self._ports.fast.renew_claims([pair for pair in pairs if pair[0] in renewed], self._ports.settings.claim_ttl_ms)
         for dispatch_id in renewed:
             lives[dispatch_id].renewed_sent_s = sent_s
         missing = [dispatch_id for dispatch_id in lives if dispatch_id not in renewed]
@@ -119,22 +125,43 @@ class Keeper:
 
     def poll_control(self) -> None:
         """One query over the runs of this process: a run that was stopped or is over cancels its steps."""
-        by_run: dict[RunId, list[Live]] = {}
-        for live in self.held():
-            if live.claim.run_id is not None and not live.cancellation.cancelled:
-                by_run.setdefault(live.claim.run_id, []).append(live)
-        if not by_run:
+        self._look_at_runs(self._held_runs())
+
+    def hear_cancel(self, run_id: RunId) -> None:
+        """Somebody says that a run has ended. Only a hint to look now and not at the next poll; never raises.
+
+        A message alone cancels nothing: a step that is cancelled while its run goes on would keep its claim to
+        the end of its time.
+        """
+        if run_id not in self._held_runs():
             return
-        statuses = self._ports.store.load_statuses(list(by_run))
-        for run_id, lives in by_run.items():
-            found = statuses.get(run_id)
+        telemetry.count("cancels_heard")
+        try:
+            self._look_at_runs({run_id})
+        except AgentloomError as error:
+            telemetry.log(logging.WARNING, "cancel_not_checked", run_id=run_id, code=error.code)
+        except Exception:  # noqa: BLE001 - the poll comes to it again; the thread belongs to somebody else
+            telemetry.count("keeper_crashes")
+            telemetry.log(logging.ERROR, "keeper_crashed", traceback=traceback.format_exc())
+
+    def _held_runs(self) -> set[RunId]:
+        return {
+            live.claim.run_id
+            for live in self.held()
+            if live.claim.run_id is not None and not live.cancellation.cancelled
+        }
+
+    def _look_at_runs(self, run_ids: set[RunId]) -> None:
+        if not run_ids:
+            return
+        statuses = self._ports.store.load_statuses(sorted(run_ids))
+        for live in self.held():
+            found = statuses.get(live.claim.run_id) if live.claim.run_id is not None else None
             if found is None:
                 continue
             status, epoch, cause = found
             if status in (RunStatus.QUEUED, RunStatus.RUNNING):
                 continue
-            reason = CancelReason.DEADLINE if cause is EndCause.DEADLINE else CancelReason.STOP
-            for live in lives:
-                if live.claim.epoch < epoch:
-                    # Steps of the ending itself carry the new epoch and are not cancelled.
-                    live.cancel(reason)
+            if live.claim.epoch < epoch:
+                # Steps of the ending itself carry the new epoch and are not cancelled.
+                live.cancel(CancelReason.DEADLINE if cause is EndCause.DEADLINE else CancelReason.STOP)

@@ -17,6 +17,7 @@ from agentloom_worker.domain.dispatch import Queue, WakeUp
 from agentloom_worker.domain.model import RequestParameters
 from agentloom_worker.domain.release import FrozenRelease
 from agentloom_worker.ids import ContextId, Ids, OwnerId, ReleaseId, RunId
+from agentloom_worker.leases import FastPath
 from agentloom_worker.llm.adapter import ModelAdapter
 from agentloom_worker.storage.store import Store
 
@@ -45,6 +46,11 @@ class Settings:
     def claim_ttl_us(self) -> int:
         """The claim's time to live in microseconds."""
         return int(self.claim_ttl_s * US)
+
+    @property
+    def claim_ttl_ms(self) -> int:
+        """The claim's time to live in milliseconds."""
+        return int(self.claim_ttl_s * 1000)
 
     @property
     def grace_us(self) -> int:
@@ -147,6 +153,7 @@ class Ports:
     resolve_credential: Callable[[str], str]
     settings: Settings
     publish: Callable[[list[WakeUp]], None]
+    fast: FastPath
     releases: BoundedCache[ReleaseId, OwnedRelease] = field(default_factory=lambda: BoundedCache(limits.RELEASE_CACHE))
     views: BoundedCache[ContextId, CachedView] = field(
         default_factory=lambda: BoundedCache(

@@ -13,7 +13,7 @@ from agentloom_worker import faults, limits, telemetry
 from agentloom_worker.cancellation import CancelReason
 from agentloom_worker.canonical import canonical_bytes
 from agentloom_worker.capabilities.result import encode_result
-from agentloom_worker.domain.commit import CommitReceipt, OutboxRow, RuntimeCommit
+from agentloom_worker.domain.commit import CommitReceipt, OutboxRow, RunMove, RuntimeCommit
 from agentloom_worker.domain.dispatch import Claim, Queue, Successor, WakeUp
 from agentloom_worker.domain.model import Cancelled, Completed, Executed, Failed
 from agentloom_worker.domain.operation import Attempt
@@ -82,14 +82,20 @@ class StepRunner:
         self._solitary = solitary
         self.process_id = process_id
 
-    def run(self, dispatch_id: DispatchId) -> bool:
+    def run(self, dispatch_id: DispatchId, *, force: bool = False) -> bool:
         """Claim a row and carry its run on as far as the slot's budget goes; False if it was not to be had.
+
+        A wake-up for a row that somebody seems to hold ends here, without asking the database; one that is
+        forced asks in any case (RULINGS T11).
 
         Leaves no exception but what ends the process: every other is logged and turned into a hand-back,
         a park, or silence.
         """
-        settings = self._ports.settings
+        settings, fast = self._ports.settings, self._ports.fast
         if self._keeper.draining:
+            return False
+        if not force and fast.is_held(dispatch_id):
+            telemetry.count("wake_ups_skipped")
             return False
         claimed_s = self._ports.clock.monotonic_s()
         try:
@@ -107,6 +113,8 @@ class StepRunner:
         if claim is None:
             telemetry.count("claims_missed")
             return False
+        # Never dropped where a commit consumes the row: a late duplicate then costs no claim either.
+        fast.note_claim(dispatch_id, claim.token, settings.claim_ttl_ms)
         faults.hit("claim.after", claim.step)
         hops = 0 if self._solitary else settings.inline_hops
         budget = _Budget(hops, claimed_s + settings.inline_ms / 1000)
@@ -345,6 +353,8 @@ class StepRunner:
         remember_view(self._ports, slice_.context, slice_.view)
         if plan.commit.events:
             self._ports.on_event(run.run_id)
+        if plan.commit.fence is not None and plan.commit.fence.move is RunMove.STOP:
+            self._ports.fast.push_cancel(run.run_id)
         if plan.publish:
             self._ports.publish(list(plan.publish))
         faults.hit("publish.after", live.claim.step)
@@ -372,12 +382,17 @@ class StepRunner:
     def _hand_back(self, live: Live, *, delay_us: int, error: str | None) -> None:
         """Give the row back before the effect began; it does not count as an attempt (RULINGS A1)."""
         self._ports.store.hand_back(live.claim, delay_us=delay_us, failed=False, failures_max=1, error=error)
+        self._release(live)
         telemetry.count("hand_backs")
         if delay_us == 0:
             entry = STEPS.get(live.claim.step)
             if entry is not None:
                 row = WakeUp(live.claim.dispatch_id, live.claim.step, entry.queue.value, entry.version)
                 self._ports.publish([row])
+
+    def _release(self, live: Live) -> None:
+        """The row lives on and is free: nobody may be told that it is held."""
+        self._ports.fast.drop_claim(live.claim.dispatch_id, live.claim.token)
 
     def _superseded(self, live: Live, error: SupersededError) -> None:
         """Another has it or did it; before the effect a live claim is only handed back."""
@@ -414,6 +429,7 @@ class StepRunner:
                     failures_max=limits.STEP_FAILURES_MAX,
                     error=described,
                 )
+            self._release(live)
             if parked:
                 telemetry.count("steps_parked")
                 if live.claim.run_id is not None:

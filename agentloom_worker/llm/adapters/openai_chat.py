@@ -26,14 +26,15 @@ from agentloom_worker.domain.model import (
 )
 from agentloom_worker.domain.policy import RetryClass
 from agentloom_worker.errors import Code
+from agentloom_worker.http.redaction import redact
+from agentloom_worker.http.transport import WATCH_EXTENSION, ResponseBody, WatchedTransport
+from agentloom_worker.http.watch import CallInterrupted, CallWatch, Limit, LimitExpired
 from agentloom_worker.llm.adapter import AttemptContext, ModelCall
 from agentloom_worker.llm.chat_assembly import ChatAssembly, ChatProtocolError, ProviderReportedError
 from agentloom_worker.llm.chat_encoding import ENCODING_VERSION, ChatEncoding
-from agentloom_worker.llm.http_failures import failure_of_frame, failure_of_status, redact
+from agentloom_worker.llm.http_failures import failure_of_frame, failure_of_status
 from agentloom_worker.llm.profiles import Profile
 from agentloom_worker.llm.sse import SseParser, SseProtocolError
-from agentloom_worker.llm.transport import WATCH_EXTENSION, ResponseBody, WatchedTransport
-from agentloom_worker.llm.watch import CallInterrupted, CallWatch, Limit, LimitExpired
 
 _DONE = "[DONE]"
 _REQUEST_ID_HEADERS = ("x-request-id", "request-id")

@@ -7,12 +7,12 @@ from agentloom_worker import limits
 from agentloom_worker.domain.model import Category, Executed
 from agentloom_worker.domain.policy import RetryClass
 from agentloom_worker.errors import Code
+from agentloom_worker.http.redaction import redact
+from agentloom_worker.http.retry_after import retry_after_ms
 from agentloom_worker.llm.http_failures import (
     failure_of_frame,
     failure_of_status,
     parse_error,
-    redact,
-    retry_after_ms,
 )
 
 WALL_US = 1_800_000_000 * 1_000_000  # Fri, 15 Jan 2027 08:00:00 GMT

@@ -19,9 +19,7 @@ from agentloom_worker.domain.model import (
 from agentloom_worker.domain.policy import RetryClass
 from agentloom_worker.errors import Code
 from agentloom_worker.llm.profiles import Profile
-from tests.unit.llm import streams
-from tests.unit.llm.calls import SECRET, Attempt, completed, failed, new_adapter, once, request_to
-from tests.unit.llm.raw_server import (
+from tests.unit.http.raw_server import (
     CHUNKED_HEAD,
     LAST_CHUNKED_HEAD,
     STREAM_HEAD,
@@ -30,6 +28,8 @@ from tests.unit.llm.raw_server import (
     chunked,
     serving,
 )
+from tests.unit.llm import streams
+from tests.unit.llm.calls import SECRET, Attempt, completed, failed, new_adapter, once, request_to
 
 HTML = b"<!doctype html><title>Login</title>"
 

@@ -12,9 +12,7 @@ from agentloom_worker.clock import ManualClock
 from agentloom_worker.domain.model import Cancelled, Category, Executed, FirstOutput, ModelOutcome
 from agentloom_worker.domain.policy import RetryClass
 from agentloom_worker.errors import Code, PersistenceUnavailableError
-from tests.unit.llm import streams
-from tests.unit.llm.calls import SECRET, Attempt, completed, failed, new_adapter, once
-from tests.unit.llm.raw_server import (
+from tests.unit.http.raw_server import (
     CHUNKED_HEAD,
     STREAM_HEAD,
     WAIT_S,
@@ -25,6 +23,8 @@ from tests.unit.llm.raw_server import (
     chunked,
     serving,
 )
+from tests.unit.llm import streams
+from tests.unit.llm.calls import SECRET, Attempt, completed, failed, new_adapter, once
 
 HEARTBEATS = (": x\n\n" + streams.ROLE + "data:\n\n" + streams.USAGE + streams.delta(content="")).encode()
 

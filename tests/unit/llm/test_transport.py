@@ -14,12 +14,12 @@ from agentloom_worker.cancellation import CancelReason
 from agentloom_worker.clock import ManualClock, SystemClock
 from agentloom_worker.domain.model import Cancelled, ModelOutcome
 from agentloom_worker.errors import Code
+from agentloom_worker.http.connection import dial
+from agentloom_worker.http.watch import CallInterrupted, CallWatch, Limit, LimitExpired
 from agentloom_worker.llm.adapters.openai_chat import OpenAIChatAdapter
-from agentloom_worker.llm.connection import dial
-from agentloom_worker.llm.watch import CallInterrupted, CallWatch, Limit, LimitExpired
+from tests.unit.http.raw_server import CHUNKED_HEAD, WAIT_S, Exchange, chunked, serving
 from tests.unit.llm import streams
 from tests.unit.llm.calls import GENERIC, Attempt, completed, failed, new_adapter, once
-from tests.unit.llm.raw_server import CHUNKED_HEAD, WAIT_S, Exchange, chunked, serving
 
 CERTIFICATES = Path(__file__).parent / "certificates"
 LAST_CHUNK = b"0\r\n\r\n"
@@ -119,7 +119,7 @@ def test_a_forked_child_does_not_use_its_parents_connections(monkeypatch: pytest
     with serving(keeping) as server:
         adapter = new_adapter()
         completed(once(adapter, server.base_url))
-        monkeypatch.setattr("agentloom_worker.llm.transport.os.getpid", lambda: -1)
+        monkeypatch.setattr("agentloom_worker.http.transport.os.getpid", lambda: -1)
         completed(once(adapter, server.base_url))
         assert server.connections == 2
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from agentloom_worker.errors import Code, RunError
-from agentloom_worker.llm.credentials import resolve_credential
+from agentloom_worker.http.credentials import resolve_credential
 
 
 def test_a_credential_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import httpcore
 import httpx
 
 from agentloom_worker import limits
-from agentloom_worker.llm.watch import CallWatch, Limit
+from agentloom_worker.http.watch import CallWatch, Limit
 
 _AddressInfo = tuple[int, int, int, str, tuple[Any, ...]]
 Resolver = Callable[[str, int], list[_AddressInfo]]

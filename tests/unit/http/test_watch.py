@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from agentloom_worker.clock import ManualClock
-from agentloom_worker.llm.watch import CallInterrupted, CallWatch, Limit, LimitExpired
+from agentloom_worker.http.watch import CallInterrupted, CallWatch, Limit, LimitExpired
 
 
 def new_watch(clock: ManualClock) -> CallWatch:

@@ -19,8 +19,8 @@ import httpx
 
 from agentloom_worker import limits
 from agentloom_worker.clock import Clock
-from agentloom_worker.llm.connection import SocketStream, dial
-from agentloom_worker.llm.watch import CallWatch
+from agentloom_worker.http.connection import SocketStream, dial
+from agentloom_worker.http.watch import CallWatch
 
 WATCH_EXTENSION = "agentloom_watch"
 

@@ -1,0 +1,88 @@
+"""The fast path: what makes the fleet quicker when it is there, and nothing worse than slower when it is not.
+
+Truth stands in the database alone: every commit is fenced there by its claim's token. So every answer here
+is a hint with a safe reading, nothing is ever waited for, and an emptied store costs speed only (RUNTIME 4).
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from agentloom_worker.ids import ClaimToken, DispatchId, RunId
+
+CancelListener = Callable[[RunId], None]
+WatchedRuns = Callable[[], Iterable[RunId]]
+ClaimPair = tuple[DispatchId, ClaimToken]
+
+
+class Subscription(Protocol):
+    """Cancellations being listened for."""
+
+    def close(self) -> None:
+        """Stop listening; after it returned the listener is not called any more. May be called again."""
+        ...
+
+
+class FastPath(Protocol):
+    """Safe for use by many threads. Through the guard (guard.py) no method raises or waits for long.
+
+    Times to live are in milliseconds and above 0.
+    """
+
+    def note_claim(self, dispatch_id: DispatchId, token: ClaimToken, ttl_ms: int) -> None:
+        """Say that a row is claimed; call it after the database has granted the claim."""
+        ...
+
+    def renew_claims(self, claims: Sequence[ClaimPair], ttl_ms: int) -> None:
+        """Say again which of the noted claims the database has just renewed.
+
+        One that was forgotten or dropped stays so: its row may be free by now.
+        """
+        ...
+
+    def is_held(self, dispatch_id: DispatchId) -> bool:
+        """Whether somebody seems to hold the row, so that a wake-up need not ask the database.
+
+        True may be a little out of date (the row may be consumed already), so a wake-up that is skipped must
+        be one that comes again. False says nothing.
+        """
+        ...
+
+    def drop_claim(self, dispatch_id: DispatchId, token: ClaimToken) -> None:
+        """Forget a claim whose row lives on and may be claimed at once; another token is left alone."""
+        ...
+
+    def push_cancel(self, run_id: RunId) -> None:
+        """Tell every process that a run has ended. The hint is kept for a while for those who listen late."""
+        ...
+
+    def pushed(self, run_ids: Sequence[RunId]) -> frozenset[RunId]:
+        """For which of these runs a cancellation was pushed lately."""
+        ...
+
+    def subscribe(self, listener: CancelListener, watched: WatchedRuns) -> Subscription:
+        """Call `listener` for every run that is pushed, from a thread of the store or of the pusher.
+
+        After each (re)connection the runs that `watched` names are looked up by their keys, since what was
+        pushed meanwhile was not heard. `listener` and `watched` must be quick and must not raise.
+        """
+        ...
+
+    def take_slot(self, name: str, limit: int, owner: str, ttl_ms: int) -> bool:
+        """Take one of `limit` slots for an owner, or extend the one that it has. False: none is free.
+
+        A slot is a lease: one that its owner does not renew in time falls free by itself, and no counter can
+        leak. With the store away the answer is True: a limit protects others, and never stops us.
+        """
+        ...
+
+    def renew_slot(self, name: str, owner: str, ttl_ms: int) -> bool:
+        """Extend a slot. False: it is not the owner's any more, and must be taken again."""
+        ...
+
+    def give_slot(self, name: str, owner: str) -> None:
+        """Give a slot back; one that has expired is no matter."""
+        ...
+
+    def close(self) -> None:
+        """Close connections and subscriptions. Nothing else may be called afterwards."""
+        ...

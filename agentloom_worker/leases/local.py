@@ -1,0 +1,141 @@
+"""The fast path inside one process: what its threads know of each other."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agentloom_worker import limits
+from agentloom_worker.clock import Clock
+from agentloom_worker.ids import ClaimToken, DispatchId, RunId
+from agentloom_worker.leases.fast_path import CancelListener, ClaimPair, Subscription, WatchedRuns
+
+
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    token: ClaimToken
+    until_s: float
+
+
+class _LocalSubscription:
+    def __init__(self, store: "LocalFastPath", listener: CancelListener) -> None:
+        self._store = store
+        self._listener = listener
+
+    def close(self) -> None:
+        self._store.unsubscribe(self._listener)
+
+
+class LocalFastPath:
+    """As FastPath says. Never fails; cancellations are heard in the pushing thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        # The newest last. Times to live differ little, so what has expired stands in front.
+        self._claims: OrderedDict[DispatchId, _Noted] = OrderedDict()
+        self._cancels: OrderedDict[RunId, float] = OrderedDict()
+        self._slots: dict[str, dict[str, float]] = {}
+        self._listeners: list[CancelListener] = []
+
+    def note_claim(self, dispatch_id: DispatchId, token: ClaimToken, ttl_ms: int) -> None:
+        """As FastPath says."""
+        now_s = self._clock.monotonic_s()
+        with self._lock:
+            self._claims[dispatch_id] = _Noted(token, now_s + ttl_ms / 1000)
+            self._claims.move_to_end(dispatch_id)
+            while self._claims and next(iter(self._claims.values())).until_s <= now_s:
+                self._claims.popitem(last=False)
+            while len(self._claims) > limits.FAST_PATH_ENTRIES_MAX:
+                self._claims.popitem(last=False)
+
+    def renew_claims(self, claims: Sequence[ClaimPair], ttl_ms: int) -> None:
+        """As FastPath says."""
+        now_s = self._clock.monotonic_s()
+        with self._lock:
+            for dispatch_id, token in claims:
+                noted = self._claims.get(dispatch_id)
+                if noted is not None and noted.until_s > now_s:
+                    self._claims[dispatch_id] = _Noted(token, now_s + ttl_ms / 1000)
+                    self._claims.move_to_end(dispatch_id)
+
+    def is_held(self, dispatch_id: DispatchId) -> bool:
+        """As FastPath says."""
+        noted = self._claims.get(dispatch_id)
+        return noted is not None and noted.until_s > self._clock.monotonic_s()
+
+    def drop_claim(self, dispatch_id: DispatchId, token: ClaimToken) -> None:
+        """As FastPath says."""
+        with self._lock:
+            noted = self._claims.get(dispatch_id)
+            if noted is not None and noted.token == token:
+                del self._claims[dispatch_id]
+
+    def push_cancel(self, run_id: RunId) -> None:
+        """As FastPath says."""
+        now_s = self._clock.monotonic_s()
+        with self._lock:
+            self._cancels[run_id] = now_s + limits.CANCEL_KEPT_S
+            self._cancels.move_to_end(run_id)
+            while next(iter(self._cancels.values())) <= now_s or len(self._cancels) > limits.FAST_PATH_ENTRIES_MAX:
+                self._cancels.popitem(last=False)
+            listeners = tuple(self._listeners)
+        for listener in listeners:
+            listener(run_id)
+
+    def pushed(self, run_ids: Sequence[RunId]) -> frozenset[RunId]:
+        """As FastPath says."""
+        now_s = self._clock.monotonic_s()
+        with self._lock:
+            return frozenset(run_id for run_id in run_ids if self._cancels.get(run_id, now_s) > now_s)
+
+    def subscribe(self, listener: CancelListener, watched: WatchedRuns) -> Subscription:
+        """As FastPath says. Nothing is missed here but what was pushed before."""
+        with self._lock:
+            self._listeners.append(listener)
+        for run_id in self.pushed(tuple(watched())):
+            listener(run_id)
+        return _LocalSubscription(self, listener)
+
+    def unsubscribe(self, listener: CancelListener) -> None:
+        """Forget a listener."""
+        with self._lock:
+            self._listeners = [other for other in self._listeners if other != listener]
+
+    def take_slot(self, name: str, limit: int, owner: str, ttl_ms: int) -> bool:
+        """As FastPath says."""
+        now_s = self._clock.monotonic_s()
+        with self._lock:
+            owners = self._alive(name, now_s)
+            if owner not in owners and len(owners) >= limit:
+                return False
+            owners[owner] = now_s + ttl_ms / 1000
+            self._slots[name] = owners
+            return True
+
+    def renew_slot(self, name: str, owner: str, ttl_ms: int) -> bool:
+        """As FastPath says."""
+        now_s = self._clock.monotonic_s()
+        with self._lock:
+            owners = self._alive(name, now_s)
+            if owner not in owners:
+                return False
+            owners[owner] = now_s + ttl_ms / 1000
+            self._slots[name] = owners
+            return True
+
+    def give_slot(self, name: str, owner: str) -> None:
+        """As FastPath says."""
+        with self._lock:
+            owners = self._slots.get(name, {})
+            owners.pop(owner, None)
+            if not owners:
+                self._slots.pop(name, None)
+
+    def close(self) -> None:
+        """As FastPath says."""
+        with self._lock:
+            self._listeners.clear()
+
+    def _alive(self, name: str, now_s: float) -> dict[str, float]:
+        return {owner: until_s for owner, until_s in self._slots.get(name, {}).items() if until_s > now_s}

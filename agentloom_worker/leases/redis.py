@@ -1,0 +1,227 @@
+"""The fast path in Redis or Valkey, for processes on many machines. Raises what redis-py raises: see guard.py.
+
+Keys, under the prefix: `lease:dispatch:ID` holds the claim's token; `cancel:RUN` says that a run has ended, and
+is published on the channel `cancel`; `slots:NAME` is a sorted set of owners by the instant of their expiry, by
+the server's clock. Every key expires. A script touches one key only, so that a cluster takes it too.
+"""
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Any, Final
+from uuid import UUID
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from agentloom_worker import limits, telemetry
+from agentloom_worker.clock import Clock
+from agentloom_worker.ids import ClaimToken, DispatchId, RunId
+from agentloom_worker.leases.fast_path import CancelListener, ClaimPair, Subscription, WatchedRuns
+
+ERRORS: Final = (redis.RedisError, OSError)
+
+_DROP: Final = """
+if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
+return 0
+"""
+
+# The set lives as long as its longest slot: an owner with a short time to live must not end another's.
+_NOW_AND_KEEP: Final = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local ttl = tonumber(ARGV[2])
+local function keep()
+  redis.call('ZADD', KEYS[1], now + ttl, ARGV[1])
+  if redis.call('PTTL', KEYS[1]) < ttl then redis.call('PEXPIRE', KEYS[1], ttl) end
+  return 1
+end
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
+local owned = redis.call('ZSCORE', KEYS[1], ARGV[1])
+"""
+
+_TAKE: Final = f"""{_NOW_AND_KEEP}
+if owned or redis.call('ZCARD', KEYS[1]) < tonumber(ARGV[3]) then return keep() end
+return 0
+"""
+_RENEW: Final = f"""{_NOW_AND_KEEP}
+if owned then return keep() end
+return 0
+"""
+
+
+def connect(url: str, *, retries: int) -> "redis.Redis":
+    """A client for short questions: RESP2, which every server and proxy speaks, and bounded waits.
+
+    Raises ValueError for a URL that is none. Opens no connection yet.
+    """
+    return redis.Redis.from_url(
+        url,
+        protocol=2,
+        decode_responses=True,
+        socket_timeout=limits.REDIS_TIMEOUT_S,
+        socket_connect_timeout=limits.REDIS_CONNECT_TIMEOUT_S,
+        socket_keepalive=True,
+        retry=Retry(NoBackoff(), retries),
+        max_connections=limits.REDIS_CONNECTIONS_MAX,
+        client_name="agentloom-leases",
+    )
+
+
+class RedisFastPath:
+    """As FastPath says, without its guard. `listening` is the client of subscriptions, which retries nothing.
+
+    A forked child may go on to use it, but hears nothing: subscriptions are threads.
+    """
+
+    def __init__(self, client: "redis.Redis", listening: "redis.Redis", clock: Clock, prefix: str) -> None:
+        self._client: Any = client  # redis-py types every answer for its async client as well
+        self._listening: Any = listening
+        self._clock = clock
+        self._prefix = prefix
+        self._drop = client.register_script(_DROP)
+        self._take = client.register_script(_TAKE)
+        self._renew = client.register_script(_RENEW)
+
+    def note_claim(self, dispatch_id: DispatchId, token: ClaimToken, ttl_ms: int) -> None:
+        """As FastPath says."""
+        self._client.set(self._lease(dispatch_id), token.hex, px=ttl_ms)
+
+    def renew_claims(self, claims: Sequence[ClaimPair], ttl_ms: int) -> None:
+        """As FastPath says: the database knows better, so whatever token stands there is overwritten (XX)."""
+        for start in range(0, len(claims), limits.REDIS_BATCH):
+            pipeline = self._client.pipeline(transaction=False)
+            for dispatch_id, token in claims[start : start + limits.REDIS_BATCH]:
+                pipeline.set(self._lease(dispatch_id), token.hex, px=ttl_ms, xx=True)
+            pipeline.execute()
+
+    def is_held(self, dispatch_id: DispatchId) -> bool:
+        """As FastPath says."""
+        return bool(self._client.exists(self._lease(dispatch_id)))
+
+    def drop_claim(self, dispatch_id: DispatchId, token: ClaimToken) -> None:
+        """As FastPath says."""
+        self._drop(keys=[self._lease(dispatch_id)], args=[token.hex])
+
+    def push_cancel(self, run_id: RunId) -> None:
+        """As FastPath says. The key comes first, so that whoever misses the message finds it."""
+        pipeline = self._client.pipeline(transaction=False)
+        pipeline.set(self._cancel(run_id), "1", px=int(1000 * limits.CANCEL_KEPT_S))
+        pipeline.publish(self._prefix + "cancel", run_id.hex)
+        pipeline.execute()
+
+    def pushed(self, run_ids: Sequence[RunId]) -> frozenset[RunId]:
+        """As FastPath says."""
+        found: set[RunId] = set()
+        for start in range(0, len(run_ids), limits.REDIS_BATCH):
+            batch = run_ids[start : start + limits.REDIS_BATCH]
+            values = self._client.mget([self._cancel(run_id) for run_id in batch])
+            found |= {run_id for run_id, value in zip(batch, values, strict=True) if value is not None}
+        return frozenset(found)
+
+    def subscribe(self, listener: CancelListener, watched: WatchedRuns) -> Subscription:
+        """As FastPath says. Returns at once; a server that is away is tried again and again."""
+        return _Listening(self, self._listening, self._prefix + "cancel", self._clock, listener, watched)
+
+    def take_slot(self, name: str, limit: int, owner: str, ttl_ms: int) -> bool:
+        """As FastPath says."""
+        return bool(self._take(keys=[self._slots(name)], args=[owner, ttl_ms, limit]))
+
+    def renew_slot(self, name: str, owner: str, ttl_ms: int) -> bool:
+        """As FastPath says."""
+        return bool(self._renew(keys=[self._slots(name)], args=[owner, ttl_ms]))
+
+    def give_slot(self, name: str, owner: str) -> None:
+        """As FastPath says."""
+        self._client.zrem(self._slots(name), owner)
+
+    def close(self) -> None:
+        """As FastPath says."""
+        self._client.close()
+        self._listening.close()
+
+    def _lease(self, dispatch_id: DispatchId) -> str:
+        return f"{self._prefix}lease:dispatch:{dispatch_id.hex}"
+
+    def _cancel(self, run_id: RunId) -> str:
+        return f"{self._prefix}cancel:{run_id.hex}"
+
+    def _slots(self, name: str) -> str:
+        return f"{self._prefix}slots:{name}"
+
+
+class _Listening:
+    """One subscription: a thread that connects, listens, and connects again."""
+
+    def __init__(
+        self,
+        store: RedisFastPath,
+        client: Any,
+        channel: str,
+        clock: Clock,
+        listener: CancelListener,
+        watched: WatchedRuns,
+    ) -> None:
+        self._store = store
+        self._client = client
+        self._channel = channel
+        self._clock = clock
+        self._listener = listener
+        self._watched = watched
+        self._failures = 0
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="agentloom-cancel-push", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """As Subscription says. From inside the listener it does not wait."""
+        self._closed.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            try:
+                # Made anew each time: redis-py's own reconnection would not tell us to look up the keys.
+                with self._client.pubsub() as pubsub:
+                    pubsub.subscribe(self._channel)
+                    self._listen(pubsub)
+            except ERRORS as error:
+                self._lost(error)
+
+    def _listen(self, pubsub: Any) -> None:
+        """Until it is closed, or raises: a peer that vanished without a word shows by its missing pong."""
+        heard_s = pinged_s = self._clock.monotonic_s()
+        while not self._closed.is_set():
+            message = pubsub.get_message(timeout=limits.REDIS_LISTEN_SLICE_S)
+            now_s = self._clock.monotonic_s()
+            if message is not None:
+                heard_s = now_s
+                self._take_in(message)
+            elif now_s - heard_s > limits.REDIS_SILENCE_MAX_S:
+                raise redis.ConnectionError("the server is silent")
+            elif now_s - pinged_s > limits.REDIS_PING_S:
+                pinged_s = now_s
+                pubsub.ping()
+
+    def _take_in(self, message: dict[str, Any]) -> None:
+        if message["type"] == "subscribe":
+            self._failures = 0
+            for run_id in self._store.pushed(tuple(self._watched())):
+                self._listener(run_id)
+        elif message["type"] == "message":
+            try:
+                run_id = RunId(UUID(message["data"]))
+            except ValueError:
+                telemetry.count("cancel_push_unreadable")  # somebody else's message on our channel
+                return
+            self._listener(run_id)
+
+    def _lost(self, error: Exception) -> None:
+        telemetry.count("cancel_push_lost")
+        if self._failures == 0:
+            telemetry.log(logging.WARNING, "cancel_push_lost", error=type(error).__name__)
+        pause_s = min(limits.FAST_PATH_PAUSE_S * 2.0**self._failures, limits.FAST_PATH_PAUSE_MAX_S)
+        self._failures = min(self._failures + 1, limits.FAST_PATH_DOUBLINGS_MAX)
+        self._clock.wait(self._closed, pause_s)

@@ -1,0 +1,284 @@
+"""What every lease store promises: in process, in a simulated Redis, in a real one, and behind the guard."""
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from uuid import UUID
+
+import fakeredis
+import pytest
+
+from agentloom_worker import limits
+from agentloom_worker.clock import ManualClock, SystemClock
+from agentloom_worker.ids import ClaimToken, DispatchId, RunId, SystemIds
+from agentloom_worker.leases import LEASE_STORES, open_fast_path, redis
+from agentloom_worker.leases.fast_path import FastPath
+
+WAIT_S = 10.0
+LOOKS_MAX = 2000
+LONG_MS = 60_000
+SHORT_MS = 20
+IDS = SystemIds(SystemClock())
+
+
+@dataclass
+class Subject:
+    """A store, another process's view of it, and how its time passes."""
+
+    store: FastPath
+    other: FastPath
+    clock: ManualClock | None = None
+
+    def passes(self, holds: Callable[[], bool]) -> None:
+        """Wait until something holds; where time is ours, by moving it."""
+        never = threading.Event()
+        for _ in range(LOOKS_MAX):
+            if holds():
+                return
+            if self.clock is not None:
+                self.clock.advance(s=SHORT_MS / 1000)
+            else:
+                never.wait(WAIT_S / LOOKS_MAX)
+        raise AssertionError("it did not come to pass")
+
+
+@pytest.fixture(params=["local", "fakeredis", "redis"])
+def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
+    if request.param == "local":
+        clock = ManualClock()
+        store = open_fast_path("local:", clock)
+        yield Subject(store, store, clock)
+        store.close()
+        return
+    if request.param == "fakeredis":
+        server = fakeredis.FakeServer()
+
+        def make() -> FastPath:
+            one, two = (fakeredis.FakeRedis(server=server, decode_responses=True, protocol=2) for _ in range(2))
+            return redis.RedisFastPath(one, two, SystemClock(), "test:")
+
+        store, other = make(), make()
+    else:
+        url, prefix = request.getfixturevalue("redis_url"), request.getfixturevalue("redis_prefix")
+        store, other = (open_fast_path(url, SystemClock(), prefix=prefix) for _ in range(2))
+    yield Subject(store, other)
+    store.close()
+    other.close()
+
+
+def a_claim() -> tuple[DispatchId, ClaimToken]:
+    return DispatchId(IDS.new()), ClaimToken(IDS.token())
+
+
+def a_run() -> RunId:
+    return RunId(IDS.new())
+
+
+def test_noted_claim_is_held_for_everybody_until_it_is_dropped(subject: Subject) -> None:
+    dispatch_id, token = a_claim()
+    assert not subject.other.is_held(dispatch_id)
+    subject.store.note_claim(dispatch_id, token, LONG_MS)
+    assert subject.other.is_held(dispatch_id)
+    assert subject.store.is_held(dispatch_id)
+    subject.store.drop_claim(dispatch_id, token)
+    assert not subject.other.is_held(dispatch_id)
+
+
+def test_claim_of_another_token_is_not_dropped(subject: Subject) -> None:
+    dispatch_id, token = a_claim()
+    subject.store.note_claim(dispatch_id, token, LONG_MS)
+    subject.other.drop_claim(dispatch_id, ClaimToken(IDS.token()))
+    assert subject.store.is_held(dispatch_id)
+
+
+def test_newer_claim_of_a_row_takes_the_place_of_the_older_one(subject: Subject) -> None:
+    dispatch_id, old = a_claim()
+    new = ClaimToken(IDS.token())
+    subject.store.note_claim(dispatch_id, old, LONG_MS)
+    subject.other.note_claim(dispatch_id, new, LONG_MS)
+    subject.store.drop_claim(dispatch_id, old)
+    assert subject.store.is_held(dispatch_id)
+    subject.other.drop_claim(dispatch_id, new)
+    assert not subject.store.is_held(dispatch_id)
+
+
+def test_claim_that_nobody_renews_is_forgotten(subject: Subject) -> None:
+    dispatch_id, token = a_claim()
+    subject.store.note_claim(dispatch_id, token, SHORT_MS)
+    subject.passes(lambda: not subject.other.is_held(dispatch_id))
+
+
+def test_renewal_extends_many_claims_at_once(subject: Subject) -> None:
+    claims = [a_claim() for _ in range(limits.REDIS_BATCH + 3)]
+    for dispatch_id, token in claims:
+        subject.store.note_claim(dispatch_id, token, 5_000)
+    subject.store.renew_claims(claims, LONG_MS)
+    short, token = a_claim()
+    subject.store.note_claim(short, token, SHORT_MS)
+    subject.passes(lambda: not subject.other.is_held(short))
+    if subject.clock is not None:
+        subject.clock.advance(s=6)
+    assert all(subject.other.is_held(dispatch_id) for dispatch_id, _ in claims)
+
+
+def test_renewal_brings_no_dropped_claim_back(subject: Subject) -> None:
+    dispatch_id, token = a_claim()
+    subject.store.note_claim(dispatch_id, token, LONG_MS)
+    subject.store.drop_claim(dispatch_id, token)
+    subject.store.renew_claims([(dispatch_id, token)], LONG_MS)
+    assert not subject.other.is_held(dispatch_id)
+
+
+def test_renewal_of_nothing_is_nothing(subject: Subject) -> None:
+    subject.store.renew_claims([], LONG_MS)
+    assert subject.store.pushed([]) == frozenset()
+
+
+def test_pushed_cancellation_is_heard_by_every_subscriber(subject: Subject) -> None:
+    run_id, ready = a_run(), a_run()
+    heard: list[threading.Event] = [threading.Event(), threading.Event()]
+    listening = [threading.Event(), threading.Event()]
+
+    def listen(number: int) -> Callable[[RunId], None]:
+        events = {run_id: heard[number], ready: listening[number]}
+        return lambda found: events[found].set()
+
+    subject.store.push_cancel(ready)
+    opened = [
+        store.subscribe(listen(number), lambda: [ready]) for number, store in enumerate((subject.store, subject.other))
+    ]
+    assert all(event.wait(WAIT_S) for event in listening)
+    subject.store.push_cancel(run_id)
+    assert all(event.wait(WAIT_S) for event in heard)
+    for subscription in opened:
+        subscription.close()
+
+
+def test_late_subscriber_finds_what_was_pushed_for_its_own_runs_only(subject: Subject) -> None:
+    mine, others = a_run(), a_run()
+    heard: list[RunId] = []
+    found = threading.Event()
+
+    def hear(run_id: RunId) -> None:
+        heard.append(run_id)
+        found.set()
+
+    subject.store.push_cancel(others)
+    subject.store.push_cancel(mine)
+    subscription = subject.other.subscribe(hear, lambda: [mine])
+    assert found.wait(WAIT_S)
+    subscription.close()
+    assert heard == [mine]
+
+
+def test_closed_subscription_hears_nothing_more(subject: Subject) -> None:
+    run_id, ready = a_run(), a_run()
+    listening, heard = threading.Event(), []
+    subject.store.push_cancel(ready)
+    subscription = subject.store.subscribe(
+        lambda found: listening.set() if found == ready else heard.append(found), lambda: [ready]
+    )
+    assert listening.wait(WAIT_S)
+    subscription.close()
+    subscription.close()
+    subject.store.push_cancel(run_id)
+    assert heard == []
+
+
+def test_pushed_runs_are_found_by_their_keys(subject: Subject) -> None:
+    ended, living = a_run(), a_run()
+    subject.store.push_cancel(ended)
+    assert subject.other.pushed([living, ended]) == {ended}
+    assert subject.other.pushed([living]) == frozenset()
+
+
+def test_slots_are_taken_up_to_their_limit_and_given_back(subject: Subject) -> None:
+    assert subject.store.take_slot("model", 2, "a", LONG_MS)
+    assert subject.other.take_slot("model", 2, "b", LONG_MS)
+    assert not subject.store.take_slot("model", 2, "c", LONG_MS)
+    assert subject.store.take_slot("another", 1, "c", LONG_MS)
+    subject.other.give_slot("model", "b")
+    assert subject.store.take_slot("model", 2, "c", LONG_MS)
+
+
+def test_owner_takes_its_slot_again_even_where_all_are_taken(subject: Subject) -> None:
+    assert subject.store.take_slot("model", 1, "a", LONG_MS)
+    assert subject.store.take_slot("model", 1, "a", LONG_MS)
+    assert not subject.other.take_slot("model", 1, "b", LONG_MS)
+
+
+def test_slot_of_an_owner_that_vanished_falls_free(subject: Subject) -> None:
+    assert subject.store.take_slot("model", 1, "dead", SHORT_MS)
+    subject.passes(lambda: subject.other.take_slot("model", 1, "next", LONG_MS))
+    assert not subject.store.renew_slot("model", "dead", LONG_MS)
+
+
+def test_renewed_slot_outlives_its_first_time_and_an_unknown_one_is_not_renewed(subject: Subject) -> None:
+    assert not subject.store.renew_slot("model", "a", LONG_MS)
+    assert subject.store.take_slot("model", 2, "a", 5_000)
+    assert subject.store.renew_slot("model", "a", LONG_MS)
+    assert subject.store.take_slot("model", 2, "short", SHORT_MS)
+    subject.passes(lambda: subject.other.take_slot("model", 2, "third", LONG_MS))
+    if subject.clock is not None:
+        subject.clock.advance(s=6)
+    assert not subject.other.take_slot("model", 2, "fourth", LONG_MS)
+
+
+def test_slot_with_a_short_time_does_not_end_a_longer_one(subject: Subject) -> None:
+    assert subject.store.take_slot("model", 2, "long", LONG_MS)
+    assert subject.store.take_slot("model", 2, "short", SHORT_MS)
+    timer, token = a_claim()
+    subject.store.note_claim(timer, token, 2 * SHORT_MS)
+    subject.passes(lambda: not subject.other.is_held(timer))
+    assert not subject.other.renew_slot("model", "short", SHORT_MS)
+    assert subject.other.renew_slot("model", "long", LONG_MS)
+
+
+def test_slot_that_is_given_back_twice_or_unknown_is_no_matter(subject: Subject) -> None:
+    subject.store.give_slot("model", "nobody")
+    assert subject.store.take_slot("model", 1, "a", LONG_MS)
+    subject.store.give_slot("model", "a")
+    subject.store.give_slot("model", "a")
+    assert subject.store.take_slot("model", 1, "b", LONG_MS)
+
+
+def test_many_threads_never_take_more_slots_than_there_are(subject: Subject) -> None:
+    start, taken = threading.Barrier(8), []
+
+    def take(owner: str) -> None:
+        start.wait(WAIT_S)
+        if subject.store.take_slot("model", 3, owner, LONG_MS):
+            taken.append(owner)
+
+    threads = [threading.Thread(target=take, args=(str(number),)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert len(taken) == 3
+
+
+def test_keys_in_redis_begin_with_the_prefix_and_all_expire(redis_url: str, redis_prefix: str) -> None:
+    store = open_fast_path(redis_url, SystemClock(), prefix=redis_prefix)
+    client = redis.connect(redis_url, retries=0)
+    dispatch_id, token = a_claim()
+    run_id = RunId(UUID(int=7))
+    store.note_claim(dispatch_id, token, LONG_MS)
+    store.push_cancel(run_id)
+    store.take_slot("model", 1, "a", LONG_MS)
+    keys = {
+        f"{redis_prefix}lease:dispatch:{dispatch_id.hex}",
+        f"{redis_prefix}cancel:{run_id.hex}",
+        f"{redis_prefix}slots:model",
+    }
+    assert set(client.keys(f"{redis_prefix}*")) == keys
+    assert all(0 < client.pttl(key) <= LONG_MS for key in keys)
+    client.close()
+    store.close()
+
+
+def test_table_opens_stores_by_scheme_and_refuses_others() -> None:
+    assert set(LEASE_STORES) == {"local", "redis", "rediss", "unix"}
+    for url in ("memcached://127.0.0.1", "127.0.0.1:6379", ""):
+        with pytest.raises(ValueError, match="a lease store is one of"):
+            open_fast_path(url, ManualClock())
