@@ -14,13 +14,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from agentloom_worker import __version__, limits, telemetry
+from agentloom_worker.bootstrap import FleetPorts
 from agentloom_worker.cleanup.upkeep import Upkeep
 from agentloom_worker.domain.dispatch import Queue
 from agentloom_worker.errors import AgentloomError
 from agentloom_worker.ids import DispatchId, ProcessId
 from agentloom_worker.runtime.lease import Keeper
-from agentloom_worker.runtime.ports import US, Ports
-from agentloom_worker.runtime.relay import Relay
+from agentloom_worker.runtime.ports import US
 from agentloom_worker.runtime.step import StepRunner
 
 _UPKEEP_LOOK_S = 0.2
@@ -29,26 +29,18 @@ _UPKEEP_LOOK_S = 0.2
 class FleetProcess:
     """Runs rows for one process until it is drained. Make it after a fork, not before.
 
-    `broker_up` says whether wake-ups can be relied on now; `worn_out` is called once when a quarter of the slots
-    is held by steps that ignore their end (RULINGS T9): the process should be replaced.
+    `worn_out` is called once when a quarter of the slots is held by steps that ignore their end (RULINGS T9):
+    the process should be replaced.
     """
 
-    def __init__(
-        self,
-        ports: Ports,
-        relay: Relay,
-        *,
-        slots: int,
-        broker_up: Callable[[], bool] = lambda: True,
-        worn_out: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.ports = ports
+    def __init__(self, made: FleetPorts, *, slots: int, worn_out: Callable[[], None] = lambda: None) -> None:
+        self.ports = ports = made.ports
         self.slots = slots
         self.process_id = ProcessId(ports.ids.new())
         self.keeper = Keeper(ports)
         self.solitary = ports.settings.queues == (Queue.SOLITARY.value,)
-        self._relay = relay
-        self._broker_up = broker_up
+        self.publisher = made.publisher
+        self._relay = made.relay
         self._worn_out = worn_out
         self._runner = StepRunner(ports, self.process_id, self.keeper, solitary=self.solitary)
         self._upkeep = Upkeep(ports)
@@ -111,6 +103,7 @@ class FleetProcess:
             self.ports.store.worker_gone(self.process_id)
         except AgentloomError as error:
             telemetry.log(logging.WARNING, "farewell_failed", code=error.code)
+        self.publisher.close()
         self.ports.store.close()
         return returned
 
@@ -121,9 +114,7 @@ class FleetProcess:
             return self._runner.run(dispatch_id)
         except Exception:  # noqa: BLE001 - the slot must outlive whatever the claim met; the row stays
             telemetry.count("slot_crashes")
-            telemetry.log(
-                logging.ERROR, "slot_crashed", dispatch_id=dispatch_id, traceback=traceback.format_exc()
-            )
+            telemetry.log(logging.ERROR, "slot_crashed", dispatch_id=dispatch_id, traceback=traceback.format_exc())
             return False
         finally:
             self._count_busy(-1)
@@ -149,7 +140,7 @@ class FleetProcess:
                 telemetry.log(logging.ERROR, "poll_crashed", traceback=traceback.format_exc())
 
     def _poll_s(self) -> float:
-        return limits.IDLE_POLL_S if self._broker_up() else limits.BROKERLESS_POLL_S
+        return limits.IDLE_POLL_S if self.publisher.available else limits.BROKERLESS_POLL_S
 
     def _take_due(self) -> None:
         """Fill idle slots with rows that nobody came for; without a broker with every row that is due."""
@@ -160,7 +151,7 @@ class FleetProcess:
         if self.solitary:
             due = self.ports.store.list_suspect(settings.queues, settings.grace_us, free)
         else:
-            patience_us = int(limits.IDLE_PATIENCE_S * US) if self._broker_up() else 0
+            patience_us = int(limits.IDLE_PATIENCE_S * US) if self.publisher.available else 0
             due = self.ports.store.list_due(settings.queues, free, patience_us=patience_us)
         for dispatch_id in due:
             if self._stopped.is_set() or not self._free.acquire(blocking=False):

@@ -37,7 +37,9 @@ class ProcessCollector(Collector):
 
     def _queues(self) -> Iterator[Metric]:
         rows = GaugeMetricFamily(
-            "agentloom_dispatch_rows", "Rows of the dispatch table, the same from every process.", labels=["queue", "state"]
+            "agentloom_dispatch_rows",
+            "Rows of the dispatch table, the same from every process.",
+            labels=["queue", "state"],
         )
         oldest = GaugeMetricFamily(
             "agentloom_oldest_due_seconds", "How long the oldest due row has waited.", labels=["queue"]
@@ -61,7 +63,9 @@ class ProcessCollector(Collector):
             return self._depths
 
 
-def serve_metrics(host: str, port: int, clock: Clock, count_queues: Callable[[], list[QueueDepth]]) -> Callable[[], None]:
+def serve_metrics(
+    host: str, port: int, clock: Clock, count_queues: Callable[[], list[QueueDepth]]
+) -> Callable[[], None]:
     """Show them on a port; the returned function ends that. A port that is taken is logged, not fatal."""
     registry = CollectorRegistry()
     registry.register(ProcessCollector(clock, count_queues))

@@ -77,10 +77,13 @@ class FleetSettings(BaseSettings):
         description="So many further steps one wake-up may carry a run through without the broker.",
     )
     inline_ms: int = Field(
-        default=limits.INLINE_MS, ge=0, description="So many milliseconds one wake-up may do so before others get a turn."
+        default=limits.INLINE_MS,
+        ge=0,
+        description="So many milliseconds one wake-up may do so before others get a turn.",
     )
     fusion: bool = Field(
-        default=True, description="Whether pure steps share the commit of the effect before them. For tests: leave it on."
+        default=True,
+        description="Whether pure steps share the commit of the effect before them. For tests: leave it on.",
     )
     claim_ttl_s: float = Field(
         default=limits.CLAIM_TTL_S,
@@ -88,13 +91,19 @@ class FleetSettings(BaseSettings):
         description="A claim that was not renewed for so long may be taken over. The same in every process.",
     )
     claim_renew_s: float = Field(
-        default=limits.CLAIM_RENEW_S, gt=0, description="How often claims are renewed; at most a third of the time above."
+        default=limits.CLAIM_RENEW_S,
+        gt=0,
+        description="How often claims are renewed; at most a third of the time above.",
     )
     suspect_grace_s: float = Field(
-        default=limits.SUSPECT_GRACE_S, gt=0, description="An expired claim stays suspect for so long before it is taken."
+        default=limits.SUSPECT_GRACE_S,
+        gt=0,
+        description="An expired claim stays suspect for so long before it is taken.",
     )
     sweep_tick_s: float = Field(
-        default=limits.SWEEP_TICK_S, gt=0, description="How often somebody sweeps: beat, or a worker where there is none."
+        default=limits.SWEEP_TICK_S,
+        gt=0,
+        description="How often somebody sweeps: beat, or a worker where there is none.",
     )
     control_poll_s: float = Field(
         default=limits.CONTROL_POLL_S, gt=0, description="How often a process asks which of its runs were stopped."
@@ -121,7 +130,7 @@ class FleetSettings(BaseSettings):
         description="Where each process shows its counters to Prometheus; 0: nowhere. Children of a prefork pool "
         "take the ports that follow.",
     )
-    metrics_host: str = Field(default="0.0.0.0", description="The address that the counters are shown on.")  # noqa: S104
+    metrics_host: str = Field(default="0.0.0.0", description="The address that the counters are shown on.")
 
     @field_validator("broker", "redis", mode="before")
     @classmethod

@@ -1,4 +1,4 @@
-"""Where the broker stands and how it is spoken to; publishers and workers take the same queues and options from here."""
+"""Where the broker stands and how it is spoken to: publishers and workers take their queues and options from here."""
 
 from dataclasses import dataclass
 from typing import Any

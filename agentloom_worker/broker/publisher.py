@@ -159,8 +159,8 @@ class Publisher:
         with self._lock:
             idle = self._idle.pop() if self._idle else None
         last = ""
-        for connection in (idle, None) if idle is not None else (None,):
-            connection = connection or self.address.publish_connection(self._timeout_s)
+        for pooled in (idle, None) if idle is not None else (None,):
+            connection = pooled or self.address.publish_connection(self._timeout_s)
             try:
                 work(connection)
             except self._errors as error:
@@ -195,4 +195,3 @@ def wake_up_message(row: WakeUp) -> Message:
     if row.force:
         kwargs["force"] = True
     return Message(f"agentloom.{row.step}", row.queue, kwargs)
-

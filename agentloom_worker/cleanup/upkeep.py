@@ -2,6 +2,8 @@
 
 import logging
 import traceback
+from collections.abc import Callable
+from functools import partial
 
 from agentloom_worker import limits, telemetry
 from agentloom_worker.cleanup.sweeps import REDISPATCH, SWEEPS
@@ -15,17 +17,11 @@ class Upkeep:
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
-        self._sweeper = Sweeper(ports)
-        self._duties = {
-            REDISPATCH: (ports.settings.sweep_tick_s, self._sweeper.sweep),
-            **{name: (sweep.every_s, lambda run=sweep.run: run(ports)) for name, sweep in SWEEPS.items()},
+        self._duties: dict[str, tuple[float, Callable[[], object]]] = {
+            REDISPATCH: (ports.settings.sweep_tick_s, Sweeper(ports).sweep),
+            **{name: (sweep.every_s, partial(sweep.run, ports)) for name, sweep in SWEEPS.items()},
         }
-        self._due_s = {name: 0.0 for name in self._duties}
-
-    @property
-    def paces(self) -> dict[str, float]:
-        """Every duty and how often, in seconds, the fleet does it."""
-        return {name: every_s for name, (every_s, _) in self._duties.items()}
+        self._due_s = dict.fromkeys(self._duties, 0.0)
 
     def do(self, name: str) -> bool:
         """Do a duty now unless another process is at it; whether it was done. Only ending the process leaves."""

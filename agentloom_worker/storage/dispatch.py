@@ -362,12 +362,12 @@ def count_queues(conn: sa.Connection, now: int) -> list[QueueDepth]:
     parked, claimed = table.c.parked_at.is_not(None), table.c.claim_token.is_not(None)
     due = sa.and_(~parked, ~claimed, table.c.not_before <= now)
     waiting = sa.and_(~parked, ~claimed, table.c.not_before > now)
-    oldest = sa.func.min(sa.case((due, table.c.not_before)))
+    since = sa.func.min(sa.case((due, table.c.not_before)))
     counts = [_count(where) for where in (due, waiting, sa.and_(~parked, claimed), parked, table.c.losses > 0)]
-    query = sa.select(table.c.queue, *counts, oldest).group_by(table.c.queue).order_by(table.c.queue)
+    query = sa.select(table.c.queue, *counts, since).group_by(table.c.queue).order_by(table.c.queue)
     return [
-        QueueDepth(row[0], *(int(count) for count in row[1:6]), max(0, now - row[6]) if row[6] is not None else 0)
-        for row in conn.execute(query)
+        QueueDepth(queue, due, waits, held, stopped, lost, max(0, now - oldest) if oldest is not None else 0)
+        for queue, due, waits, held, stopped, lost, oldest in conn.execute(query)
     ]
 
 
