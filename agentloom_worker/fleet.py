@@ -85,9 +85,11 @@ class FleetProcess:
 
     def drain(self) -> None:
         """End every effect cooperatively and take nothing new; claims are renewed until `stop`."""
+        if self._stopped.is_set():
+            return
         self._stopped.set()
         self.keeper.drain()
-        telemetry.log(logging.INFO, "draining", held=len(self.keeper.held()))
+        telemetry.log(logging.INFO, "draining", process_id=self.process_id, held=len(self.keeper.held()))
 
     def stop(self, timeout_s: float) -> bool:
         """Wait until every step has returned, then say farewell; whether all did in time."""

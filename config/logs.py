@@ -26,6 +26,9 @@ def set_up_logging(form: str, level: str) -> None:
     root.handlers[:] = [handler]
     root.setLevel(max(logging.INFO, logging.getLevelName(level)))
     logging.getLogger("agentloom").setLevel(level)
+    # A line for each message, and for each look at the schema, says nothing that our own lines do not.
+    for name in ("celery.worker.strategy", "celery.app.trace", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     signals.setup_logging.connect(_leave_logging_alone, weak=False)
 
 
