@@ -15,6 +15,7 @@ from agentloom_worker.bootstrap import make_fleet_ports
 from agentloom_worker.cleanup.sweeps import REDISPATCH, SWEEPS
 from agentloom_worker.cleanup.upkeep import Upkeep
 from agentloom_worker.errors import AgentloomError
+from agentloom_worker.metrics import serve_metrics
 from agentloom_worker.settings import FleetSettings
 from config import settings
 
@@ -53,5 +54,7 @@ def _make_upkeep() -> Upkeep:
     except AgentloomError as error:
         telemetry.log(logging.CRITICAL, "not_ready", code=error.code, error=error.message)
         raise SystemExit(_EX_UNAVAILABLE) from None
+    if settings.metrics_port:
+        serve_metrics(settings.metrics_host, settings.metrics_port, ports.clock, ports.store.count_queues)
     telemetry.log(logging.INFO, "beat_started")
     return Upkeep(ports)

@@ -5,8 +5,8 @@ from celery import Celery
 from agentloom_worker.bootstrap import broker_address
 from agentloom_worker.domain.dispatch import Queue
 from agentloom_worker.settings import FleetSettings
+from config import logs
 from config.consumer import CONSUMER
-from config.logs import set_up_logging
 
 SLOTS_DEFAULT = 16
 
@@ -14,7 +14,7 @@ SLOTS_DEFAULT = 16
 def make_app(settings: FleetSettings) -> Celery:
     """An application on the broker of these settings. Opens no connection."""
     address = broker_address(settings)
-    set_up_logging(settings.log_format, settings.log_level)
+    logs.connect(settings.log_format, settings.log_level)
     app = Celery("agentloom", broker=address.url, set_as_current=True)
     app.conf.update(
         # Early acknowledgement, nothing fetched ahead: the table repeats what is lost. A late one loses work all

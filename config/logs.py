@@ -18,8 +18,17 @@ class TextFormatter(logging.Formatter):
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
+def connect(form: str, level: str) -> None:
+    """Set logging up when a worker or a beat does; a receiver of this signal keeps Celery's own handlers away."""
+
+    def receive(**_kwargs: object) -> None:
+        set_up_logging(form, level)
+
+    signals.setup_logging.connect(receive, weak=False)
+
+
 def set_up_logging(form: str, level: str) -> None:
-    """Write everything to stderr. Libraries speak from INFO on, whatever our own level is."""
+    """Write everything to stderr. Libraries speak from INFO on, whatever our own level is. Harmless if repeated."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(TextFormatter() if form == "text" else JsonFormatter())
     root = logging.getLogger()
@@ -29,8 +38,3 @@ def set_up_logging(form: str, level: str) -> None:
     # A line for each message, and for each look at the schema, says nothing that our own lines do not.
     for name in ("celery.worker.strategy", "celery.app.trace", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    signals.setup_logging.connect(_leave_logging_alone, weak=False)
-
-
-def _leave_logging_alone(**_kwargs: object) -> None:
-    """A receiver of this signal keeps Celery from setting up its own handlers."""

@@ -22,6 +22,7 @@ from agentloom_worker.fleet import FleetProcess
 from agentloom_worker.limits import DRAIN_GRACE_S
 from agentloom_worker.metrics import serve_metrics
 from config import settings
+from config.logs import set_up_logging
 
 _EX_UNAVAILABLE = 69
 _EX_STUCK = 70
@@ -76,7 +77,8 @@ def _choose_queues(instance: object, **_kwargs: object) -> None:
 
 
 def _init(sender: object, **_kwargs: object) -> None:
-    """In the main process, before the pool is made."""
+    """In the main process, before the pool is made, and before Celery sets logging up."""
+    set_up_logging(settings.log_format, settings.log_level)
     pool = str(getattr(sender.pool_cls, "__module__", sender.pool_cls))  # type: ignore[attr-defined]
     _life.is_master = "prefork" in pool or "processes" in pool
     _life.drain_reader, _life.drain_writer = os.pipe()
