@@ -82,7 +82,7 @@ def _init(sender: object, **_kwargs: object) -> None:
     pool = str(getattr(sender.pool_cls, "__module__", sender.pool_cls))  # type: ignore[attr-defined]
     _life.is_master = "prefork" in pool or "processes" in pool
     _life.drain_reader, _life.drain_writer = os.pipe()
-    _life.queues = tuple(queue for queue in _served(sender) if queue != Queue.COMMANDS.value)
+    _life.queues = _served(sender)
     if Queue.SOLITARY.value in _life.queues and len(_life.queues) > 1:
         _life.queues = tuple(queue for queue in _life.queues if queue != Queue.SOLITARY.value)
     _life.slots = 1 if _life.is_master or "solo" in pool else int(sender.concurrency)  # type: ignore[attr-defined]
