@@ -8,10 +8,11 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all soak bench check clean
+.PHONY: help setup demo fleet test test-all soak bench check clean
 
 help:
 	@echo "make demo      watch an agent work, embedded: no key and no service needed"
+	@echo "make fleet     workers and beat on this machine, twenty runs through the broker, where each step ran"
 	@echo "make test      the tests, with PostgreSQL and Redis found or started (under 10 minutes)"
 	@echo "make check     ruff, mypy --strict, import contracts"
 	@echo "make test-all  the tests and the full cross products"
@@ -23,6 +24,9 @@ setup: $(READY)
 
 demo: $(READY)
 	@$(BIN)/agentloom demo $(ARGS)
+
+fleet: $(READY)
+	@$(BIN)/python -m bench.fleet_demo
 
 test: $(READY)
 	$(BIN)/python -m pytest -m "not full and not soak" $(ARGS)

@@ -3,7 +3,10 @@
 import random
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
+from agentloom_worker.broker.address import BrokerAddress
+from agentloom_worker.broker.publisher import Publisher
 from agentloom_worker.capabilities.python import invoke_inline, invoke_python
 from agentloom_worker.clock import Clock, SystemClock
 from agentloom_worker.domain.dispatch import WakeUp
@@ -16,6 +19,8 @@ from agentloom_worker.llm.adapters import ADAPTERS, AdapterPorts
 from agentloom_worker.llm.adapters.scripted import Script
 from agentloom_worker.llm.profiles import PROFILES
 from agentloom_worker.runtime.ports import Ports, Settings, ToolRunner
+from agentloom_worker.runtime.relay import Relay
+from agentloom_worker.settings import FleetSettings
 from agentloom_worker.storage.schema import migrate
 from agentloom_worker.storage.store import open_store
 
@@ -66,6 +71,45 @@ def make_ports(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class FleetPorts:
+    """A fleet process's ports, and the two ends of its publishing."""
+
+    ports: Ports
+    relay: Relay
+    publisher: Publisher
+
+
+def broker_address(settings: FleetSettings) -> BrokerAddress:
+    """The broker that these settings name."""
+    return BrokerAddress(
+        settings.broker.get_secret_value(), settings.key_prefix, settings.queue_prefix, settings.sentinel_master
+    )
+
+
+def make_fleet_ports(settings: FleetSettings, queues: tuple[str, ...], slots: int) -> FleetPorts:
+    """The ports of a process that serves these queues of a fleet. Opens no connection yet; make them after a fork."""
+    clock = SystemClock()
+    ids = SystemIds(clock)
+    # The store has a pool for commits and one for reads, each with four connections beyond its size.
+    pool_size = min(slots + 2, max(1, settings.database_connections // 2 - 4))
+    store = open_store(settings.database.get_secret_value(), clock, pool_size=pool_size)
+    publisher = Publisher(broker_address(settings), clock, ids, timeout_s=settings.publish_timeout_s)
+    relay = Relay(store, publisher)
+    ports = Ports(
+        store=store,
+        clock=clock,
+        ids=ids,
+        chance=random.Random(),
+        adapters=make_adapters(clock, {}),
+        tools=invoke_python,
+        resolve_credential=resolve_credential,
+        settings=settings.runtime(queues),
+        publish=relay.publish,
+    )
+    return FleetPorts(ports, relay, publisher)
+
+
 def migrate_database(database_url: str) -> None:
     """Bring a database to the newest schema; harmless when it is there already.
 
@@ -83,4 +127,12 @@ def migrate_database(database_url: str) -> None:
         store.close()
 
 
-__all__ = ["invoke_inline", "make_adapters", "make_ports", "migrate_database"]
+__all__ = [
+    "FleetPorts",
+    "broker_address",
+    "invoke_inline",
+    "make_adapters",
+    "make_fleet_ports",
+    "make_ports",
+    "migrate_database",
+]

@@ -43,6 +43,30 @@ REBUILD_TRIES = 10
 OUTCOME_TRIES = 600  # an effect's outcome; the driver's own re-sends are inside each
 COMMIT_RESENDS_MAX = 20
 
+# the fleet (RUNTIME 5; RULINGS U6, U18)
+PUBLISH_TIMEOUT_S = 1.0
+PUBLISH_PAUSE_S = 1.0  # after a failed publish nothing is published for so long; doubles up to the maximum
+PUBLISH_PAUSE_MAX_S = 8.0
+PUBLISH_CONNECTIONS_IDLE = 8
+WAKE_UP_BYTES_MAX = 1024
+COMMAND_BYTES_MAX = 32 * 1024 * 1024  # a question of INPUT_BYTES_MAX, escaped
+SLOTS_UNKNOWN = 16  # of a queue that no live process serves
+BACKLOG_PER_SLOT = 2
+WORKER_SEEN_EVERY_S = 5.0
+WORKER_SILENT_S = 20.0  # heard of no longer than this ago: its slots count
+WORKER_FORGOTTEN_S = 900.0
+SLOT_WAIT_S = 0.2
+IDLE_POLL_S = 0.25
+IDLE_PATIENCE_S = 0.5  # a row due for so long was not fetched by the message that names it
+BROKERLESS_POLL_S = 0.05
+SWEEP_SPREAD_MAX_S = 10.0
+VACUUM_EVERY_S = 7.0
+COLLECT_EVERY_S = 3600.0
+DRAIN_GRACE_S = 5.0
+RUN_LEASE_TTL_S = 60.0
+RUN_LEASE_RENEW_S = 15.0
+RUN_LEASES_BATCH = 500
+
 # runs and calls (RULINGS U6)
 LOOPS_MAX = 50
 RUN_DEADLINE_S = 3600.0

@@ -3,14 +3,35 @@
 import json
 import logging
 import threading
+from bisect import bisect_left
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import TextIO
 
 _logger = logging.getLogger("agentloom")
 _logger.addHandler(logging.NullHandler())
 
+# Upper bounds of the buckets that durations are counted in, in seconds.
+BUCKETS_S = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0)
+
+
+@dataclass(slots=True)
+class Durations:
+    """How long something took, so far: the sum, and how many fell below each bound (the last one: above all)."""
+
+    sum_s: float = 0.0
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
+
+    @property
+    def count(self) -> int:
+        """How many durations were observed."""
+        return sum(self.buckets)
+
+
 _lock = threading.Lock()
 _counters: Counter[str] = Counter()
+_gauges: dict[str, float] = {}
+_durations: dict[tuple[str, str], Durations] = {}
 
 
 def log(level: int, event: str, **fields: object) -> None:
@@ -29,6 +50,34 @@ def counters() -> dict[str, int]:
     """A copy of this process's counters."""
     with _lock:
         return dict(_counters)
+
+
+def gauge(name: str, value: float) -> None:
+    """Set a reading of this process."""
+    with _lock:
+        _gauges[name] = value
+
+
+def gauges() -> dict[str, float]:
+    """A copy of this process's readings."""
+    with _lock:
+        return dict(_gauges)
+
+
+def observe(name: str, label: str, seconds: float) -> None:
+    """Note how long something took."""
+    with _lock:
+        seen = _durations.get((name, label))
+        if seen is None:
+            seen = _durations[(name, label)] = Durations()
+        seen.sum_s += seconds
+        seen.buckets[bisect_left(BUCKETS_S, seconds)] += 1
+
+
+def durations() -> dict[tuple[str, str], Durations]:
+    """A copy of this process's durations, by name and label."""
+    with _lock:
+        return {key: Durations(seen.sum_s, list(seen.buckets)) for key, seen in _durations.items()}
 
 
 def log_to(stream: TextIO, level: int) -> None:

@@ -8,12 +8,18 @@ from agentloom_worker.ids import ClaimToken, DispatchId, ProcessId, RunId
 
 
 class Queue(StrEnum):
-    """Who serves a row. Each queue scales alone (RUNTIME 5)."""
+    """Who serves a row. Each queue scales alone (RUNTIME 5).
+
+    No step stands in `hooks` and `compaction` yet; `commands` carries messages only (RULINGS R6).
+    """
 
     CONTROL = "control"
+    HOOKS = "hooks"
     MODEL = "model"
     TOOLS = "tools"
+    COMPACTION = "compaction"
     MAINTENANCE = "maintenance"
+    COMMANDS = "commands"
     SOLITARY = "solitary"
 
 
@@ -87,3 +93,16 @@ class DispatchRow:
     last_error: str | None
     parked_at: int | None
     created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDepth:
+    """One queue's rows, counted at one instant. `oldest_due_us` is the age of the row that has waited longest."""
+
+    queue: str
+    due: int
+    waiting: int
+    claimed: int
+    parked: int
+    lost: int
+    oldest_due_us: int

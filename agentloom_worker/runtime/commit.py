@@ -31,9 +31,11 @@ def commit(ports: Ports, todo: RuntimeCommit, process_id: ProcessId | None = Non
     Raises LeaseLostError (superseded, final), RevisionConflictError (reload and rebuild), RequestError for
     a client's conflict, PersistenceUnavailableError where the store gives no outcome.
     """
+    began_s = ports.clock.monotonic_s()
     try:
         receipt = ports.store.commit(todo, process_id, ports.settings.claim_ttl_us)
         telemetry.count("commits")
+        telemetry.observe("commit", "applied", ports.clock.monotonic_s() - began_s)
         return receipt
     except NotAppliedError as refusal:
         found = ports.store.find_commit(todo.scope_id, todo.key)

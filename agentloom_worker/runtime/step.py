@@ -137,6 +137,7 @@ class StepRunner:
             self._failed(live, error)
         finally:
             self._keeper.drop(live)
+            telemetry.observe("step", claim.step, self._ports.clock.monotonic_s() - claimed_s)
         return None
 
     def _advance(self, live: Live, slice_: Slice | None, budget: _Budget) -> Inline | None:
@@ -351,6 +352,16 @@ class StepRunner:
         )
         slice_ = replace(plan.slice, run=run, unsaved=())
         remember_view(self._ports, slice_.context, slice_.view)
+        telemetry.log(
+            logging.DEBUG,
+            "step_committed",
+            run_id=run.run_id,
+            dispatch_id=live.claim.dispatch_id,
+            step=live.claim.step,
+            subject_id=live.claim.subject_id,
+            attempts=live.claim.attempts,
+            process_id=self.process_id,
+        )
         if plan.commit.events:
             self._ports.on_event(run.run_id)
         if plan.commit.fence is not None and plan.commit.fence.move is RunMove.STOP:

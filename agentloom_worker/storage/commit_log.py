@@ -6,8 +6,9 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
+from agentloom_worker.domain.process import WorkerProcess
 from agentloom_worker.domain.run import RunEvent
-from agentloom_worker.ids import RunId
+from agentloom_worker.ids import ProcessId, RunId
 from agentloom_worker.storage.tables import Bytes, Instant, metadata
 from agentloom_worker.storage.template import Template
 
@@ -77,7 +78,12 @@ WORKER_SEEN = Template(
     " ON CONFLICT (process_id) DO UPDATE SET draining = excluded.draining, seen_at = excluded.seen_at",
 )
 WORKER_GONE = Template("worker_gone", "process_id:uuid", "DELETE FROM worker_process WHERE process_id = :process_id")
-TEMPLATES = (COMMIT_INSERT, EVENT_INSERT, RECEIPT, WORKER_SEEN, WORKER_GONE)
+WORKER_PRUNE = Template(
+    "worker_prune",
+    "age_us:int",
+    "DELETE FROM worker_process WHERE seen_at < {now} - :age_us RETURNING process_id",
+)
+TEMPLATES = (COMMIT_INSERT, EVENT_INSERT, RECEIPT, WORKER_SEEN, WORKER_GONE, WORKER_PRUNE)
 
 
 def kind_of(key: str) -> str:
@@ -102,5 +108,25 @@ def list_events(conn: sa.Connection, run_id: UUID, *, after: int, limit: int) ->
     )
     return [
         RunEvent(RunId(row.run_id), row.run_seq, row.kind, json.loads(row.fields), row.created_at)
+        for row in conn.execute(query)
+    ]
+
+
+def list_workers(conn: sa.Connection, now: int) -> list[WorkerProcess]:
+    """Every process that has said it is there and has not been pruned, oldest first."""
+    query = sa.select(worker_process).order_by(worker_process.c.started_at, worker_process.c.process_id)
+    return [
+        WorkerProcess(
+            ProcessId(row.process_id),
+            row.host,
+            row.pid,
+            tuple(row.queues.split(",")) if row.queues else (),
+            row.slots,
+            row.version,
+            bool(row.draining),
+            row.started_at,
+            row.seen_at,
+            max(0, now - row.seen_at),
+        )
         for row in conn.execute(query)
     ]

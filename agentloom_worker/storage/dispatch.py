@@ -9,7 +9,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from agentloom_worker.domain.dispatch import Claim, DispatchRow
+from agentloom_worker.domain.dispatch import Claim, DispatchRow, QueueDepth
 from agentloom_worker.ids import ClaimToken, DispatchId, ProcessId, RunId
 from agentloom_worker.storage.tables import Instant, metadata
 from agentloom_worker.storage.template import Miss, Template
@@ -268,13 +268,15 @@ def _uuid(value: object) -> UUID:
     return value if isinstance(value, UUID) else UUID(str(value))
 
 
-def list_due(conn: sa.Connection, now: int | None, *, queues: tuple[str, ...], limit: int) -> list[DispatchId]:
-    """Ids of free rows that may be claimed now, oldest first. A plain read: the claim decides."""
+def list_due(
+    conn: sa.Connection, now: int | None, *, queues: tuple[str, ...], limit: int, patience_us: int = 0
+) -> list[DispatchId]:
+    """Ids of free rows that have been due for `patience_us`, oldest first. A plain read: the claim decides."""
     clock = sa.literal(now, sa.BigInteger) if now is not None else sa.select(sa.func.al_now(None)).scalar_subquery()
     table = pending_dispatch
     query = (
         sa.select(table.c.dispatch_id)
-        .where(table.c.parked_at.is_(None), table.c.claim_token.is_(None), table.c.not_before <= clock)
+        .where(table.c.parked_at.is_(None), table.c.claim_token.is_(None), table.c.not_before <= clock - patience_us)
         .where(table.c.queue.in_(queues))
         .order_by(table.c.wake_at)
         .limit(limit)
@@ -372,3 +374,22 @@ def _to_row(row: Any) -> DispatchRow:
         row.parked_at,
         row.created_at,
     )
+
+
+def count_queues(conn: sa.Connection, now: int) -> list[QueueDepth]:
+    """How many rows of each queue are due, wait for their time, are claimed, are parked; the empty ones left out."""
+    table = pending_dispatch
+    parked, claimed = table.c.parked_at.is_not(None), table.c.claim_token.is_not(None)
+    due = sa.and_(~parked, ~claimed, table.c.not_before <= now)
+    waiting = sa.and_(~parked, ~claimed, table.c.not_before > now)
+    since = sa.func.min(sa.case((due, table.c.not_before)))
+    counts = [_count(where) for where in (due, waiting, sa.and_(~parked, claimed), parked, table.c.losses > 0)]
+    query = sa.select(table.c.queue, *counts, since).group_by(table.c.queue).order_by(table.c.queue)
+    return [
+        QueueDepth(queue, due, waits, held, stopped, lost, max(0, now - oldest) if oldest is not None else 0)
+        for queue, due, waits, held, stopped, lost, oldest in conn.execute(query)
+    ]
+
+
+def _count(where: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
+    return sa.func.sum(sa.case((where, 1), else_=0))

@@ -216,6 +216,16 @@ RUN_CLEANED = Template(
     entity="run",
     miss=Miss.LEASE_LOST,
 )
+# A run holds a lease from the moment a step that can write an environment sets its end; nothing else does, so
+# without such a step this meets no row. Only runs with nothing claimed: a step's commit renews its own (R7).
+RUN_LEASES_RENEW = Template(
+    "run_leases_renew",
+    "ttl_us:int limit:int",
+    "UPDATE run SET lease_expires_at = {now} + :ttl_us WHERE run_id IN (SELECT r.run_id FROM run r"
+    f" WHERE r.lease_expires_at IS NOT NULL AND r.status IN ({_LIVE_LIST}) AND NOT EXISTS"
+    " (SELECT 1 FROM pending_dispatch d WHERE d.scope_id = r.run_id AND d.claim_token IS NOT NULL)"
+    " ORDER BY r.lease_expires_at LIMIT :limit {lock} {skip}) RETURNING run_id",
+)
 GRAPH_INSERT = Template(
     "graph_insert",
     "graph_id:uuid run_id:uuid",
@@ -306,6 +316,7 @@ TEMPLATES = (
     RUN_END,
     RUN_STOP,
     RUN_CLEANED,
+    RUN_LEASES_RENEW,
     GRAPH_INSERT,
     INVOCATION_INSERT,
     GRAPH_SETTLE,

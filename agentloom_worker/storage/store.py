@@ -13,8 +13,9 @@ from agentloom_worker.clock import Clock
 from agentloom_worker.domain.blob import blob_id_of
 from agentloom_worker.domain.commit import BlobPut, CommitReceipt, RuntimeCommit
 from agentloom_worker.domain.context import RoleContext
-from agentloom_worker.domain.dispatch import Claim, DispatchRow
+from agentloom_worker.domain.dispatch import Claim, DispatchRow, QueueDepth
 from agentloom_worker.domain.operation import Attempt, Operation, Payload
+from agentloom_worker.domain.process import WorkerProcess
 from agentloom_worker.domain.run import (
     AgentInvocation,
     CallBatch,
@@ -58,6 +59,7 @@ from agentloom_worker.storage import (
     run,
     schema,
     session,
+    upkeep,
 )
 from agentloom_worker.storage.commit import build
 from agentloom_worker.storage.context import ViewRow
@@ -128,11 +130,8 @@ class Store:
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
         """A connection for reads, each statement by itself; a broken one is PERSISTENCE_UNAVAILABLE."""
-        try:
-            with self.driver.engine.connect() as conn:
-                yield conn
-        except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:
-            raise PersistenceUnavailableError(f"cannot read: {type(error).__name__}") from error
+        with _unavailable("read"), self.driver.engine.connect() as conn:
+            yield conn
 
     @contextmanager
     def snapshot(self) -> Iterator["Store"]:
@@ -243,10 +242,20 @@ class Store:
         with self.read() as conn:
             return dispatch.load_tokens(conn, list(dispatch_ids))
 
-    def list_due(self, queues: tuple[str, ...], limit: int) -> list[DispatchId]:
-        """Free rows that are due."""
+    def list_due(self, queues: tuple[str, ...], limit: int, *, patience_us: int = 0) -> list[DispatchId]:
+        """Free rows that have been due for so long."""
         with self.read() as conn:
-            return dispatch.list_due(conn, self.now_argument(), queues=queues, limit=limit)
+            return dispatch.list_due(conn, self.now_argument(), queues=queues, limit=limit, patience_us=patience_us)
+
+    def wake(self, dispatch_ids: list[DispatchId]) -> None:
+        """Make rows whose wake-up could not be published due for the next sweep at once (RULINGS T13)."""
+        self.driver.apply([dispatch.WAKE(dispatch_id) for dispatch_id in sorted(dispatch_ids)])
+
+    def count_queues(self) -> list[QueueDepth]:
+        """The depth of every queue that has rows."""
+        now = self.now_us()
+        with self.read() as conn:
+            return dispatch.count_queues(conn, now)
 
     def sweep(
         self,
@@ -531,6 +540,44 @@ class Store:
         """Say that a process has left."""
         self.driver.apply([commit_log.WORKER_GONE(process_id)])
 
+    def list_workers(self) -> list[WorkerProcess]:
+        """The processes that are there, and those that fell silent within the prune time."""
+        now = self.now_us()
+        with self.read() as conn:
+            return commit_log.list_workers(conn, now)
+
+    def prune_workers(self, silent_us: int) -> int:
+        """Forget processes that died without a farewell; how many."""
+        return len(self.driver.returning(commit_log.WORKER_PRUNE(silent_us)))
+
+    # -- upkeep --------------------------------------------------------------------------------------
+
+    @contextmanager
+    def turn(self, duty: str) -> Iterator[bool]:
+        """Whether no other process does this duty now; SQLite's duties need no turns."""
+        if self.driver.dialect == "sqlite":
+            yield True
+            return
+        with _unavailable("take a turn"), upkeep.turn(self.driver.engine, duty) as mine:
+            yield mine
+
+    def renew_run_leases(self, *, ttl_us: int, limit: int) -> int:
+        """Extend the leases of runs that wait for a timer only; how many (RULINGS R7)."""
+        return len(self.driver.returning(run.RUN_LEASES_RENEW(ttl_us, limit)))
+
+    def vacuum(self) -> None:
+        """Free what dead dispatch rows hold; SQLite frees its own."""
+        if self.driver.dialect == "postgresql":
+            with _unavailable("vacuum"):
+                upkeep.vacuum(self.driver.engine)
+
+    def oldest_snapshot(self) -> upkeep.OldestSnapshot | None:
+        """What keeps dead rows from being freed; None on SQLite, which has nothing of the kind."""
+        if self.driver.dialect == "sqlite":
+            return None
+        with self.read() as conn:
+            return upkeep.oldest_snapshot(conn)
+
     def now_argument(self) -> int | None:
         """What `now` binds to in reads: SQLite has no clock of its own worth reading."""
         fixed = self._clock.database_now_us()
@@ -584,6 +631,15 @@ class _Snapshot(Store):
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
         yield self._conn
+
+
+@contextmanager
+def _unavailable(what: str) -> Iterator[None]:
+    """A broken connection, or none to be had, is PERSISTENCE_UNAVAILABLE."""
+    try:
+        yield
+    except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:
+        raise PersistenceUnavailableError(f"cannot {what}: {type(error).__name__}") from error
 
 
 def _uuid(value: object) -> UUID:

@@ -67,6 +67,16 @@ def test_every_package_of_the_tree_is_in_the_wheel_and_no_other() -> None:
     assert set(lines("options", "packages")) == tree
 
 
+def test_the_deployment_stands_outside_of_the_wheel() -> None:
+    deployment = {"beat", "config", "tasks"}
+    assert {path.parent.name for path in ROOT.glob("*/__init__.py")} >= deployment
+    packaged = {name.split(".")[0] for name in lines("options", "packages")}
+    assert packaged == {"agentloom_worker"}
+    # And yet it is checked like the rest.
+    assert deployment <= set(settings()["mypy"]["files"].replace(" ", "").split(","))
+    assert deployment <= set(lines("importlinter", "root_packages"))
+
+
 def test_every_folder_with_python_is_a_package() -> None:
     folders = {path.parent for top in (PACKAGE, MIGRATIONS) for path in top.rglob("*.py")}
     assert [str(folder) for folder in folders if not (folder / "__init__.py").exists()] == []
@@ -86,7 +96,7 @@ def test_every_dependency_has_a_lower_and_an_upper_bound() -> None:
     requirements = lines("options", "install_requires")
     for extra in settings()["options.extras_require"]:
         requirements += lines("options.extras_require", extra)
-    pinned = re.compile(r"^[A-Za-z0-9-]+(\[[a-z]+\])?>=[0-9.]+,<[0-9.]+$")
+    pinned = re.compile(r"^[A-Za-z0-9-]+(?:\[[a-z]+\])?>=[0-9.]+,<[0-9.]+$")
     assert [line for line in requirements if not pinned.match(line)] == []
 
 
@@ -126,6 +136,7 @@ def test_the_lock_rule_tells_the_kinds_apart(text: str, expected: bool) -> None:
     ("target", "command"),
     [
         ("demo", "agentloom demo"),
+        ("fleet", "python -m bench.fleet_demo"),
         ("test", 'pytest -m "not full and not soak"'),
         ("test-all", 'pytest -m "not soak"'),
         ("soak", "pytest -m soak"),

@@ -1,0 +1,226 @@
+"""What an operator sets: every variable of the environment that a process of the fleet reads, documented.
+
+The environment alone, so that a container needs no file. A URL may hold a password and is masked wherever it
+is shown. Nothing here changes what a run does, only where, how fast and how often.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from agentloom_worker import limits
+from agentloom_worker.domain.dispatch import Queue
+from agentloom_worker.errors import Code, RequestError
+from agentloom_worker.runtime.ports import ALL_QUEUES, Settings
+
+PREFIX = "AGENTLOOM_"
+_SCHEMES = ("redis://", "rediss://", "sentinel://", "amqp://", "amqps://")
+
+
+class FleetSettings(BaseSettings):
+    """Read once, when a process starts. `load_settings` turns what is wrong into a RequestError."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True)
+
+    database: SecretStr = Field(
+        default=SecretStr("postgresql://127.0.0.1:5432/agentloom"),
+        description="The database that holds everything: postgresql://user:password@host/name, reached directly or "
+        "through session pooling (prepared statements rule out transaction pooling).",
+    )
+    broker: SecretStr = Field(
+        default=SecretStr("redis://127.0.0.1:6379/0"),
+        description="Carries wake-ups and commands: redis://, rediss://, valkey:// or valkeys://, "
+        "sentinel://host:26379;sentinel://host:26379 or amqp://. Losing it loses time, never work.",
+    )
+    redis: SecretStr | None = Field(
+        default=None,
+        description="The Redis of the lease fast path: wake-ups that somebody has, cancel push, slots. "
+        "Unset: the broker, where that is a Redis; else none, and PostgreSQL alone decides.",
+    )
+    key_prefix: str = Field(
+        default="agentloom:",
+        max_length=64,
+        description="Stands before every Redis key, the broker's too. The same in every process of a fleet.",
+    )
+    queue_prefix: str = Field(
+        default="",
+        max_length=64,
+        pattern=r"^[A-Za-z0-9._-]*$",
+        description="Stands before every queue's name, for a RabbitMQ virtual host that others use as well. "
+        "The names after -Q carry it too.",
+    )
+    sentinel_master: str = Field(
+        default="mymaster", min_length=1, description="The master's name, where the broker is a sentinel:// address."
+    )
+    queues: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=tuple(queue.value for queue in ALL_QUEUES),
+        description="What `agentloom run` serves, separated by commas. A Celery worker takes its queues from -Q.",
+    )
+    slots: int = Field(
+        default=limits.EMBEDDED_THREADS,
+        ge=1,
+        le=1000,
+        description="How many steps `agentloom run` has under way at once. A Celery worker takes them from -c.",
+    )
+    database_connections: int = Field(
+        default=20,
+        ge=8,
+        le=500,
+        description="At most so many connections a process. None is held while a model or a tool is awaited, so "
+        "20 serve 200 streams.",
+    )
+    inline_hops: int = Field(
+        default=limits.INLINE_HOPS,
+        ge=0,
+        description="So many further steps one wake-up may carry a run through without the broker.",
+    )
+    inline_ms: int = Field(
+        default=limits.INLINE_MS,
+        ge=0,
+        description="So many milliseconds one wake-up may do so before others get a turn.",
+    )
+    fusion: bool = Field(
+        default=True,
+        description="Whether pure steps share the commit of the effect before them. For tests: leave it on.",
+    )
+    claim_ttl_s: float = Field(
+        default=limits.CLAIM_TTL_S,
+        gt=0,
+        description="A claim that was not renewed for so long may be taken over. The same in every process.",
+    )
+    claim_renew_s: float = Field(
+        default=limits.CLAIM_RENEW_S,
+        gt=0,
+        description="How often claims are renewed; at most a third of the time above.",
+    )
+    suspect_grace_s: float = Field(
+        default=limits.SUSPECT_GRACE_S,
+        gt=0,
+        description="An expired claim stays suspect for so long before it is taken.",
+    )
+    sweep_tick_s: float = Field(
+        default=limits.SWEEP_TICK_S,
+        gt=0,
+        description="How often somebody sweeps: beat, or a worker where there is none.",
+    )
+    control_poll_s: float = Field(
+        default=limits.CONTROL_POLL_S, gt=0, description="How often a process asks which of its runs were stopped."
+    )
+    drain_s: float = Field(
+        default=limits.DRAIN_S,
+        gt=0,
+        description="After SIGTERM steps have so long to end; then the process leaves. Give the container 10 s more.",
+    )
+    publish_timeout_s: float = Field(
+        default=limits.PUBLISH_TIMEOUT_S,
+        gt=0,
+        le=30,
+        description="A broker that takes longer is left alone for a while; the sweep repeats what it missed.",
+    )
+    log_format: Literal["json", "text"] = Field(default="json", description="One JSON object a line, or text.")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        default="INFO", description="DEBUG adds a line for each committed step."
+    )
+    metrics_port: int = Field(
+        default=0,
+        ge=0,
+        le=65000,
+        description="Where each process shows its counters to Prometheus; 0: nowhere. Children of a prefork pool "
+        "take the ports that follow.",
+    )
+    metrics_host: str = Field(default="0.0.0.0", description="The address that the counters are shown on.")
+
+    @field_validator("broker", "redis", mode="before")
+    @classmethod
+    def _known_scheme(cls, value: object) -> object:
+        """Valkey speaks Redis; the libraries know the one name only."""
+        if not isinstance(value, str):
+            return value
+        text = value.strip().replace("valkeys://", "rediss://").replace("valkey://", "redis://")
+        if text and not text.startswith(_SCHEMES):
+            raise ValueError(f"begin it with one of {', '.join(_SCHEMES)}")
+        return text or None
+
+    @field_validator("queues", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        names = tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
+        if isinstance(names, tuple) and (unknown := set(names) - {queue.value for queue in Queue}):
+            raise ValueError(f"there is no queue {', '.join(sorted(unknown))}")
+        return names
+
+    @model_validator(mode="after")
+    def _renews_in_time(self) -> "FleetSettings":
+        if self.claim_renew_s * 3 > self.claim_ttl_s:
+            raise ValueError(f"{PREFIX}CLAIM_RENEW_S must be at most a third of {PREFIX}CLAIM_TTL_S")
+        return self
+
+    @property
+    def redis_url(self) -> str | None:
+        """Where the lease fast path stands; None: there is none."""
+        if self.redis is not None:
+            return self.redis.get_secret_value()
+        broker = self.broker.get_secret_value()
+        return broker if broker.startswith(("redis://", "rediss://")) else None
+
+    def runtime(self, queues: tuple[str, ...]) -> Settings:
+        """What the runtime is given by a process that serves these queues."""
+        return Settings(
+            fusion=self.fusion,
+            inline_hops=self.inline_hops,
+            inline_ms=self.inline_ms,
+            queues=queues,
+            claim_ttl_s=self.claim_ttl_s,
+            claim_renew_s=self.claim_renew_s,
+            suspect_grace_s=self.suspect_grace_s,
+            sweep_tick_s=self.sweep_tick_s,
+            control_poll_s=self.control_poll_s,
+            drain_s=self.drain_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SettingLine:
+    """One setting as it is documented; a secret's default is shown without its password."""
+
+    name: str
+    env: str
+    default: str
+    description: str
+
+
+def load_settings() -> FleetSettings:
+    """The settings of this process. Raises RequestError naming each variable that is wrong, never its value."""
+    try:
+        return FleetSettings()
+    except ValidationError as error:
+        lines = []
+        for problem in error.errors(include_input=False, include_url=False):
+            where = problem["loc"]
+            name = f"{PREFIX}{str(where[0]).upper()}: " if where else ""
+            lines.append(f"{name}{problem['msg']}")
+        raise RequestError(Code.INPUT_INVALID, "; ".join(lines)) from None
+
+
+def settings_reference() -> list[SettingLine]:
+    """Every setting in the order of the class, for `agentloom settings` and the documentation."""
+    return [
+        SettingLine(name, f"{PREFIX}{name.upper()}", _shown(field.default), field.description or "")
+        for name, field in FleetSettings.model_fields.items()
+    ]
+
+
+def _shown(value: object) -> str:
+    match value:
+        case None:
+            return ""
+        case SecretStr():
+            return value.get_secret_value()  # a default is no secret
+        case tuple():
+            return ",".join(str(item) for item in value)
+        case bool():
+            return str(value).lower()
+        case _:
+            return str(value)

@@ -1,0 +1,19 @@
+"""The settings of this process, read once. What is wrong with them ends the process with the variable's name."""
+
+import sys
+
+from agentloom_worker.errors import RequestError
+from agentloom_worker.settings import FleetSettings, load_settings
+
+_EX_CONFIG = 78
+
+
+def _load() -> FleetSettings:
+    try:
+        return load_settings()
+    except RequestError as error:
+        sys.stderr.write(f"{error.message}\n")
+        raise SystemExit(_EX_CONFIG) from None
+
+
+settings = _load()

@@ -1,0 +1,192 @@
+"""A worker's life: which process has which ports, how it drains, when it leaves.
+
+The threads pool has one process with as many slots as threads; a prefork pool makes one fleet process in each
+child, after the fork, with one slot. A signal handler only closes a pipe: whoever reads it (this process, or its
+children) drains in a thread of its own.
+"""
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+from billiard.process import current_process
+from celery import signals
+
+from agentloom_worker import telemetry
+from agentloom_worker.bootstrap import make_fleet_ports
+from agentloom_worker.domain.dispatch import Queue
+from agentloom_worker.errors import AgentloomError
+from agentloom_worker.fleet import FleetProcess
+from agentloom_worker.limits import DRAIN_GRACE_S
+from agentloom_worker.metrics import serve_metrics
+from config import settings
+from config.logs import set_up_logging
+
+_EX_UNAVAILABLE = 69
+_EX_STUCK = 70
+
+
+class _Life:
+    """What this process holds; a forked child starts over with its own."""
+
+    def __init__(self) -> None:
+        self.queues: tuple[str, ...] = ()
+        self.slots = 1
+        self.is_master = False
+        self.pid = 0
+        self.process: FleetProcess | None = None
+        self.close_metrics: Callable[[], None] = lambda: None
+        self.drain_reader, self.drain_writer = -1, -1
+
+
+_life = _Life()
+
+
+def process() -> FleetProcess:
+    """The fleet process that serves in this operating-system process."""
+    assert _life.process is not None and _life.pid == os.getpid(), "no fleet process was started here"
+    return _life.process
+
+
+def connect() -> None:
+    """Listen to the signals of a worker."""
+    signals.celeryd_after_setup.connect(_choose_queues, weak=False)
+    signals.worker_init.connect(_init, weak=False)
+    signals.worker_process_init.connect(_init_child, weak=False)
+    signals.worker_shutting_down.connect(_shutting_down, weak=False)
+    signals.worker_shutdown.connect(_leave, weak=False)
+    signals.worker_process_shutdown.connect(_leave_child, weak=False)
+    signals.task_unknown.connect(_unknown, weak=False)
+    signals.task_rejected.connect(_rejected, weak=False)
+
+
+def _served(worker: object) -> tuple[str, ...]:
+    """The queues of -Q by their own names."""
+    names = tuple(worker.app.amqp.queues.consume_from)  # type: ignore[attr-defined]
+    prefix = settings.queue_prefix
+    return tuple(sorted(name.removeprefix(prefix) for name in names))
+
+
+def _choose_queues(instance: object, **_kwargs: object) -> None:
+    """A worker without -Q serves all but `solitary`, which wants a process that does nothing else (RULINGS T8)."""
+    served = _served(instance)
+    if Queue.SOLITARY.value in served and len(served) > 1:
+        instance.app.amqp.queues.deselect(settings.queue_prefix + Queue.SOLITARY.value)  # type: ignore[attr-defined]
+
+
+def _init(sender: object, **_kwargs: object) -> None:
+    """In the main process, before the pool is made, and before Celery sets logging up."""
+    set_up_logging(settings.log_format, settings.log_level)
+    pool = str(getattr(sender.pool_cls, "__module__", sender.pool_cls))  # type: ignore[attr-defined]
+    _life.is_master = "prefork" in pool or "processes" in pool
+    _life.drain_reader, _life.drain_writer = os.pipe()
+    _life.queues = _served(sender)
+    if Queue.SOLITARY.value in _life.queues and len(_life.queues) > 1:
+        _life.queues = tuple(queue for queue in _life.queues if queue != Queue.SOLITARY.value)
+    _life.slots = 1 if _life.is_master or "solo" in pool else int(sender.concurrency)  # type: ignore[attr-defined]
+    if _life.is_master:
+        _check_database()
+    else:
+        _start(settings.metrics_port)
+
+
+def _init_child(**_kwargs: object) -> None:
+    """In a child of the prefork pool, after the fork; the solo pool sends this as well."""
+    if not _life.is_master:
+        return
+    _life.is_master = False
+    os.close(_life.drain_writer)
+    index = int(getattr(current_process(), "index", 0) or 0)
+    _start(settings.metrics_port + index if settings.metrics_port else 0)
+
+
+def _check_database() -> None:
+    """A prefork worker refuses as a whole, not child by child for ever (CASES D16)."""
+    made = make_fleet_ports(settings, (), 1)
+    try:
+        made.ports.store.check_schema()
+    except AgentloomError as error:
+        _refuse(error)
+    finally:
+        made.ports.store.close()
+
+
+def _start(metrics_port: int) -> None:
+    made = make_fleet_ports(settings, _life.queues, _life.slots)
+    process = FleetProcess(made, slots=_life.slots, worn_out=_end_this_process)
+    try:
+        process.start()
+    except AgentloomError as error:
+        _refuse(error)
+    _life.process, _life.pid = process, os.getpid()
+    if metrics_port:
+        store = made.ports.store
+        _life.close_metrics = serve_metrics(settings.metrics_host, metrics_port, made.ports.clock, store.count_queues)
+    threading.Thread(target=_drain_when_told, args=(process,), name="agentloom-drain", daemon=True).start()
+    telemetry.log(
+        logging.INFO,
+        "process_started",
+        process_id=process.process_id,
+        queues=",".join(_life.queues),
+        slots=_life.slots,
+    )
+
+
+def _refuse(error: AgentloomError) -> None:
+    """Celery logs exceptions of a receiver and goes on; this one ends the worker, and says why."""
+    telemetry.log(logging.CRITICAL, "not_ready", code=error.code, error=error.message)
+    raise SystemExit(_EX_UNAVAILABLE)
+
+
+def _shutting_down(**_kwargs: object) -> None:
+    """Inside a signal handler of the main process: nothing may be locked here."""
+    if _life.drain_writer >= 0:
+        os.write(_life.drain_writer, b"d")
+        os.close(_life.drain_writer)
+        _life.drain_writer = -1
+
+
+def _drain_when_told(process: FleetProcess) -> None:
+    """The byte or the pipe's end wakes every process that shares it."""
+    os.read(_life.drain_reader, 1)
+    process.drain()
+    # A warm shutdown waits for its threads without a bound; a step that ignores its end must not hold the process.
+    clock = process.ports.clock
+    clock.wait(threading.Event(), settings.drain_s + DRAIN_GRACE_S)
+    telemetry.log(logging.ERROR, "drain_overdue", held=len(process.keeper.held()))
+    os._exit(_EX_STUCK)
+
+
+def _leave(**_kwargs: object) -> None:
+    """After the pool has stopped: the last step has returned."""
+    _say_farewell()
+
+
+def _leave_child(**_kwargs: object) -> None:
+    _say_farewell()
+
+
+def _say_farewell() -> None:
+    process = _life.process
+    if process is None or _life.pid != os.getpid():
+        return
+    _life.process = None
+    process.stop(settings.drain_s)
+    _life.close_metrics()
+    telemetry.log(logging.INFO, "process_left", process_id=process.process_id)
+
+
+def _end_this_process() -> None:
+    """Ask for a warm shutdown; whoever supervises the process starts a new one."""
+    os.kill(os.getppid() if current_process().name != "MainProcess" else os.getpid(), signal.SIGTERM)
+
+
+def _unknown(name: str = "", **_kwargs: object) -> None:
+    telemetry.count("task_unknown")
+    telemetry.log(logging.WARNING, "task_unknown", task=name)
+
+
+def _rejected(**_kwargs: object) -> None:
+    telemetry.count("message_rejected")

@@ -1,0 +1,296 @@
+"""A fleet of real Celery workers on real servers: whatever is lost, doubled, killed or drained, runs end right."""
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from agentloom_worker.bootstrap import broker_address
+from agentloom_worker.broker.commands import CommandSender
+from agentloom_worker.broker.publisher import Message
+from agentloom_worker.devmodel import DevModel, Outcome
+from agentloom_worker.domain.dispatch import WakeUp
+from agentloom_worker.ids import ClaimToken, ProcessId, RunId
+from agentloom_worker.settings import FleetSettings
+from agentloom_worker.wire.command import OpenSession, PublishRelease, StopRun, SubmitInput
+from tests.acceptance.harness import ask, dev_model, http_release, wait_for
+from tests.databases import connect
+from tests.factories import python_tool
+from tests.fleet import STEPS, Fleet, open_fleet
+from tests.servers import PostgresServer, RedisServer
+
+CALL = {"answer": {"tool_calls": [{"name": "echo", "arguments": {"text": "{{last_user_text}}"}}]}}
+FINAL = {"answer": {"text": "{{first_user_text}} said {{tool_result:echo}}"}}
+HELD = {
+    "when": {"user_text_contains": "held", "assistant_turns": 1},
+    "answer": {"text": "a long answer that is held", "hold": {"gate": "go", "after_chunks": 1}, "chunk_chars": 4},
+}
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[DevModel]:
+    with dev_model(HELD, {"when": {"assistant_turns": 0}, **CALL}, FINAL) as served:
+        yield served
+
+
+@pytest.fixture
+def fleet(
+    postgres_server: PostgresServer, postgres_url: str, redis_server: RedisServer, redis_prefix: str, tmp_path: Path
+) -> Iterator[Fleet]:
+    """A fleet of this test's own; workers import for a second or two, so tests share what they can."""
+    with open_fleet(postgres_url, redis_server.url, tmp_path, key_prefix=redis_prefix) as opened:
+        yield opened
+
+
+def question(fleet: Fleet, model: DevModel, text: str) -> RunId:
+    return ask(fleet.ports, http_release(model, {"echo": python_tool()}), text)
+
+
+def wait_for_ends(fleet: Fleet, runs: list[RunId]) -> None:
+    def ended() -> bool:
+        return all(found.status.terminal for run in runs if (found := fleet.ports.store.load_run(run)))
+
+    wait_for(ended, f"{len(runs)} runs end")
+    # The clean-up after the end is a row as well.
+    wait_for(lambda: not fleet.ports.store.list_dispatches(), "no row is left")
+
+
+def assert_right(fleet: Fleet, runs: list[RunId], *, attempts: int | None = 3) -> None:
+    """Succeeded, with each effect's attempts and their results once."""
+    for run in runs:
+        found = fleet.ports.store.load_run(run)
+        assert found is not None
+        assert found.status == "succeeded", (found.end_code, found.end_detail, fleet.processes[0].tail())
+        operations = fleet.ports.store.list_operations(run)
+        assert [operation.status for operation in operations] == ["completed"] * 3
+        if attempts is not None:
+            assert sum(operation.attempts_made for operation in operations) == attempts
+
+
+def silent(fleet: Fleet) -> Fleet:
+    """The same database for an asker whose wake-ups nobody hears."""
+    fleet.made.relay.publish = lambda due: None  # type: ignore[method-assign]
+    return fleet
+
+
+def test_D06_duplicate_and_foreign_messages_change_nothing_and_all_runs_end_right(
+    fleet: Fleet, model: DevModel, redis_server: RedisServer
+) -> None:
+    everything = fleet.worker(f"{STEPS},commands")
+    fleet.worker("control", slots=2)
+    runs = [question(fleet, model, f"question {number}") for number in range(20)]
+    send = fleet.made.publisher.send
+    rows = fleet.ports.store.list_dispatches()
+    for _ in range(10):
+        fleet.made.publisher.wake([WakeUp(row.dispatch_id, row.step, row.queue, 1) for row in rows])
+    never = {"dispatch_id": str(fleet.ports.ids.new()), "v": 1}
+    odd = [
+        Message("agentloom.unheard_of", "control", never),
+        Message("agentloom.prepare_context", "control", {"dispatch_id": "no id", "v": 1}),
+        Message("agentloom.prepare_context", "control", {**never, "later": True}),
+        Message("agentloom.submit_input", "commands", {"command": "no command"}),
+        *[Message("agentloom.prepare_context", "control", never)] * 500,
+    ]
+    assert send(odd) == []
+    wait_for_ends(fleet, runs)
+    assert_right(fleet, runs)
+    # Every message was taken, none came back.
+    wait_for(lambda: not any(fleet.made.publisher.backlog(queue) for queue in ("control", "commands")), "queues empty")
+    assert len(everything.lines("task_unknown")) + len(fleet.processes[1].lines("task_unknown")) == 1
+    assert [handle.end() for handle in fleet.processes] == [0, 0]
+    assert fleet.ports.store.list_workers() == []
+
+
+def test_D10_a_row_of_another_version_is_put_back_and_runs_when_somebody_knows_it(
+    fleet: Fleet, model: DevModel
+) -> None:
+    run = question(silent(fleet), model, "newer")
+    (row,) = [row for row in fleet.ports.store.list_dispatches() if row.step == "prepare_context"]
+    with closing(connect(fleet.ports.store.url)) as conn, conn.cursor() as cursor:
+        cursor.execute("UPDATE pending_dispatch SET step_version = 2 WHERE dispatch_id = %s", (str(row.dispatch_id),))
+        conn.commit()
+    fleet.worker()
+
+    def put_back() -> bool:
+        (found,) = [found for found in fleet.ports.store.list_dispatches() if found.dispatch_id == row.dispatch_id]
+        assert found.parked_at is None and found.failures == 0 and found.losses == 0
+        return found.last_error == "unknown step prepare_context v2" and found.attempts == 0
+
+    wait_for(put_back, "the older worker puts the row back")
+    with closing(connect(fleet.ports.store.url)) as conn, conn.cursor() as cursor:
+        cursor.execute("UPDATE pending_dispatch SET step_version = 1 WHERE dispatch_id = %s", (str(row.dispatch_id),))
+        conn.commit()
+    wait_for_ends(fleet, [run])
+    assert_right(fleet, [run])
+
+
+def test_D19_no_beat_one_and_two_recover_a_dead_process_row_the_same(fleet: Fleet, model: DevModel) -> None:
+    fleet.worker()
+    outcomes = []
+    for beats in range(3):
+        if beats:
+            fleet.beat()
+        run = question(silent(fleet), model, f"under {beats} beats")
+        row = next(row for row in fleet.ports.store.list_dispatches(run_id=run) if row.step == "prepare_context")
+        # A claim that nobody renews is all that a killed process leaves behind.
+        claim = fleet.ports.store.claim(
+            row.dispatch_id,
+            ClaimToken(fleet.ports.ids.token()),
+            ProcessId(fleet.ports.ids.new()),
+            ttl_us=fleet.ports.settings.claim_ttl_us,
+            grace_us=fleet.ports.settings.grace_us,
+            solitary=False,
+        )
+        # Without one the worker was quicker; then there is nothing to recover, and the rest still holds.
+        wait_for_ends(fleet, [run])
+        assert_right(fleet, [run])
+        operations = fleet.ports.store.list_operations(run)
+        outcomes.append((claim is not None, [(operation.kind, operation.attempts_made) for operation in operations]))
+    assert outcomes[0][1] == outcomes[1][1] == outcomes[2][1]
+    assert any(claimed for claimed, _ in outcomes)
+    assert [handle.end() for handle in fleet.processes] == [0, 0, 0]
+
+
+def test_D20_with_a_dead_broker_every_step_still_runs(
+    postgres_url: str, redis_prefix: str, tmp_path: Path, model: DevModel
+) -> None:
+    with socket.socket() as closed:
+        # Bound and not listening: every connection is refused for as long as the test runs.
+        closed.bind(("127.0.0.1", 0))
+        broker = f"redis://127.0.0.1:{closed.getsockname()[1]}/0"
+        with open_fleet(postgres_url, broker, tmp_path, key_prefix=redis_prefix) as fleet:
+            worker = fleet.worker()
+            runs = [question(fleet, model, f"unheard {number}") for number in range(5)]
+            wait_for_ends(fleet, runs)
+            assert_right(fleet, runs)
+            assert worker.end() == 0
+
+
+def test_a_killed_worker_leaves_its_runs_to_the_others(fleet: Fleet, model: DevModel) -> None:
+    model.clear()
+    victim = fleet.worker(slots=4)
+    runs = [question(fleet, model, f"held {number}") for number in range(4)]
+    assert model.wait_until(lambda seen: sum(r.outcome is Outcome.OPEN for r in seen) == 4, 60)
+    victim.kill_session()
+    fleet.worker(slots=4)
+    model.open_gate("go")
+    wait_for_ends(fleet, runs)
+    # The model's calls in flight are unknown and made again, once, as their policy says; the tools' are not.
+    assert_right(fleet, runs, attempts=4)
+
+
+def test_D08_a_drained_worker_leaves_in_time_and_others_go_on_with_its_streams(fleet: Fleet, model: DevModel) -> None:
+    model.clear()
+    leaving = fleet.worker(slots=20)
+    runs = [question(fleet, model, f"held {number}") for number in range(20)]
+    assert model.wait_until(lambda seen: sum(r.outcome is Outcome.OPEN for r in seen) == 20, 60)
+    staying = fleet.worker(slots=20)
+    assert leaving.end(signal.SIGTERM) == 0
+    assert not leaving.lines("drain_overdue")
+    # Every stream was begun again by the other one, and no claim had to expire for that.
+    assert model.wait_until(lambda seen: sum(r.outcome is Outcome.OPEN for r in seen) == 20, 60)
+    assert {row.losses for row in fleet.ports.store.list_dispatches()} == {0}
+    model.open_gate("go")
+    wait_for_ends(fleet, runs)
+    assert_right(fleet, runs, attempts=4)
+    assert staying.end() == 0
+
+
+def test_prefork_children_serve_and_drain_and_a_solitary_worker_takes_what_others_must_not(
+    fleet: Fleet, model: DevModel
+) -> None:
+    fleet.worker(pool="prefork", slots=2)
+    solitary = fleet.worker("solitary", pool="prefork", slots=1)
+    runs = [question(fleet, model, f"forked {number}") for number in range(4)]
+    alone = question(silent(fleet), model, "alone")
+    with closing(connect(fleet.ports.store.url)) as conn, conn.cursor() as cursor:
+        cursor.execute(
+            "UPDATE pending_dispatch SET queue = 'solitary' WHERE run_id = %s AND step = 'prepare_context'"
+            " AND claim_token IS NULL",
+            (str(alone),),
+        )
+        moved = cursor.rowcount
+        conn.commit()
+    wait_for_ends(fleet, [*runs, alone])
+    assert_right(fleet, [*runs, alone])
+    if moved:
+        assert [line["run_id"] for line in solitary.lines("step_committed")] == [str(alone)]
+    assert [handle.end() for handle in fleet.processes] == [0, 0]
+    assert fleet.ports.store.list_workers() == []
+
+
+def test_a_platform_that_shares_the_broker_only_asks_and_reads_receipts(fleet: Fleet, model: DevModel) -> None:
+    fleet.worker(f"{STEPS},commands")
+    address = broker_address(
+        FleetSettings(
+            broker=fleet.environment["AGENTLOOM_BROKER"], key_prefix=fleet.environment["AGENTLOOM_KEY_PREFIX"]
+        )
+    )
+    with closing(CommandSender(address)) as platform:
+        replies = f"replies-{fleet.ports.ids.new()}"
+        document = http_release(model, {"echo": python_tool()})
+        published = platform.ask(PublishRelease(key="p", reply_to=replies, document=document), timeout_s=60)
+        assert published is not None and published.ok, published
+        session = fleet.ports.ids.new()
+        opening = OpenSession(key="o", reply_to=replies, agent_id="assistant", session_id=session)
+        submitting = SubmitInput(key="s", reply_to=replies, session_id=session, text="over the broker")
+        for command in (opening, opening, submitting):
+            reply = platform.ask(command, timeout_s=60)
+            assert reply is not None and reply.ok, reply
+        first, second = reply, platform.ask(submitting, timeout_s=60)
+        assert second is not None and first.receipt == second.receipt
+        other = SubmitInput(key="s", reply_to=replies, session_id=session, text="another question")
+        refused = platform.ask(other, timeout_s=60)
+        assert refused is not None and (refused.ok, refused.code) == (False, "IDEMPOTENCY_CONFLICT")
+        run = RunId(first.receipt["run_id"])
+        wait_for_ends(fleet, [run])
+        assert_right(fleet, [run])
+        stopped = platform.ask(StopRun(key="x", reply_to=replies, run_id=run), timeout_s=60)
+        assert stopped is not None and stopped.ok and stopped.receipt["applied"] is False
+
+
+def test_D16_a_worker_refuses_a_database_that_is_not_ready_and_says_why(
+    postgres_server: PostgresServer, redis_server: RedisServer, redis_prefix: str, tmp_path: Path
+) -> None:
+    empty = postgres_server.create_database()
+    with open_fleet(empty, redis_server.url, tmp_path, key_prefix=redis_prefix) as fleet:
+        worker = fleet.worker(ready="")
+        assert worker._popen.wait(timeout=60) == 69
+        assert [line["code"] for line in worker.lines("not_ready")] == ["SCHEMA_BEHIND"]
+
+
+AMQP = os.environ.get("AGENTLOOM_TEST_AMQP", "amqp://guest:guest@127.0.0.1:5672//")
+
+
+def amqp_answers() -> bool:
+    from kombu import Connection
+
+    try:
+        with Connection(AMQP, connect_timeout=2, transport_options={"max_retries": 1, "interval_start": 0}) as conn:
+            conn.connect()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not amqp_answers(), reason="no RabbitMQ at AGENTLOOM_TEST_AMQP or 127.0.0.1:5672")
+def test_N8_on_rabbitmq_with_quorum_queues_runs_end_right(
+    postgres_url: str, redis_prefix: str, tmp_path: Path, model: DevModel
+) -> None:
+    prefix = redis_prefix.replace(":", ".")
+    with open_fleet(postgres_url, AMQP, tmp_path, key_prefix=redis_prefix, queue_prefix=prefix) as fleet:
+        address = fleet.made.publisher.address
+        worker = fleet.worker()
+        try:
+            runs = [question(fleet, model, f"question {number}") for number in range(10)]
+            wait_for_ends(fleet, runs)
+            assert_right(fleet, runs)
+            assert worker.end() == 0
+        finally:
+            with address.publish_connection(5) as conn:
+                for queue in STEPS.split(","):
+                    address.queue(queue)(conn.default_channel).delete()
