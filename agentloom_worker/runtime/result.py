@@ -143,7 +143,9 @@ def locks_session(results: Sequence[StepResult]) -> bool:
     Decided from the write set, fused parts included, so that no step can forget it (RULINGS T2, A7).
     """
     ends = any(result.move is RunMove.END for result in results)
-    return ends or any(isinstance(put.after, UserInput | UserInputDelivery) for result in results for put in result.puts)
+    return ends or any(
+        isinstance(put.after, UserInput | UserInputDelivery) for result in results for put in result.puts
+    )
 
 
 def merge_parts(results: Sequence[StepResult]) -> tuple[Part, ...]:

@@ -25,9 +25,7 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 _VARIABLE_FIELDS = frozenset({"delay_ms"})
 
 
-def see_outcome(
-    ports: Ports, run_id: RunId, ledger: Ledger, tape: tuple[Hit, ...]
-) -> Outcome:
+def see_outcome(ports: Ports, run_id: RunId, ledger: Ledger, tape: tuple[Hit, ...]) -> Outcome:
     """Everything that a promise is about."""
     run = ports.store.load_run(run_id)
     assert run is not None

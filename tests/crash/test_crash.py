@@ -15,7 +15,7 @@ from agentloom_worker.runtime.table import STEPS, EffectStep
 from tests.crash.case import Case, Hit, Outcome, Setup, Strike
 from tests.crash.conftest import Stage
 from tests.crash.oracle import LOST, POINTS, differences, inconsistencies, promise
-from tests.crash.scenarios import RETRY_AFTER_MS, SCENARIOS
+from tests.crash.scenarios import SCENARIOS
 from tests.crash.verdict import AUDITED, audit_is_built
 
 Choice = Callable[[Setup, Sequence[Hit]], list[Hit]]
@@ -160,7 +160,9 @@ def kill_twice(stage: Stage, setup: Setup, first: Choice, second: Choice) -> Non
     assert not broken, "\n".join(broken)
 
 
-TWICE = [Setup(name, fusion=fusion) for name in ("three_loops", "stopped", "deadline", "busy") for fusion in (True, False)]
+TWICE = [
+    Setup(name, fusion=fusion) for name in ("three_loops", "stopped", "deadline", "busy") for fusion in (True, False)
+]
 
 
 @pytest.mark.parametrize("setup", TWICE, ids=str)
