@@ -73,7 +73,7 @@ class FleetProcess:
         """Whether the process takes nothing new."""
         return self.keeper.draining
 
-    def run(self, dispatch_id: DispatchId) -> bool:
+    def run(self, dispatch_id: DispatchId, *, force: bool = False) -> bool:
         """Carry out a wake-up in the calling thread; False if the row was not to be had or no slot was free.
 
         Then the row stays for the table's next reader. Leaves no exception but what ends the process.
@@ -81,7 +81,7 @@ class FleetProcess:
         if not self._free.acquire(timeout=limits.SLOT_WAIT_S):
             telemetry.count("wake_ups_left")
             return False
-        return self._run(dispatch_id)
+        return self._run(dispatch_id, force=force)
 
     def drain(self) -> None:
         """End every effect cooperatively and take nothing new; claims are renewed until `stop`."""
@@ -109,11 +109,11 @@ class FleetProcess:
         self.ports.store.close()
         return returned
 
-    def _run(self, dispatch_id: DispatchId) -> bool:
+    def _run(self, dispatch_id: DispatchId, *, force: bool = False) -> bool:
         """With a slot taken: run the row, free the slot."""
         self._count_busy(1)
         try:
-            return self._runner.run(dispatch_id)
+            return self._runner.run(dispatch_id, force=force)
         except Exception:  # noqa: BLE001 - the slot must outlive whatever the claim met; the row stays
             telemetry.count("slot_crashes")
             telemetry.log(logging.ERROR, "slot_crashed", dispatch_id=dispatch_id, traceback=traceback.format_exc())

@@ -30,6 +30,6 @@ def _wake(step: str) -> Callable[..., None]:
             telemetry.count("wake_ups_invalid")
             telemetry.log(logging.WARNING, "wake_up_invalid", step=step, error=type(error).__name__)
             return
-        process().run(DispatchId(message.dispatch_id))
+        process().run(DispatchId(message.dispatch_id), force=message.force)
 
     return wake

@@ -95,6 +95,12 @@ class Template:
     uuid_positions: tuple[int, ...] = ()
     text_positions: tuple[int, ...] = ()
 
+    @property
+    def postgres_execute(self) -> str:
+        """The EXECUTE with a `%s` for each value, for those who send one statement by hand."""
+        marks = ", ".join(["%s"] * len(self.names))
+        return f"EXECUTE {self.name}({marks})" if marks else f"EXECUTE {self.name}"
+
     def __call__(self, *arguments: object) -> "Statement":
         """Bind values in the order of `parameters`; the clock is bound by the driver."""
         for position in self.text_positions:

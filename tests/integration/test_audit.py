@@ -313,6 +313,11 @@ def _release(broken: Broken) -> Any:
 
 
 # One way or more to break each invariant; a finding of that very invariant is expected.
+def _unknown_attempt_of_a_call_that_never_ran(broken: "Broken") -> None:
+    broken.set("attempt", broken.attempt("parallel", kind="tool", ordinal=4), state="unknown")
+    broken.set("operation", broken.operation("parallel", kind="tool", ordinal=4), executed="not_executed")
+
+
 BREAKAGES: dict[str, tuple[Callable[[Broken], None], ...]] = {
     "run.event_sequence": (
         lambda b: b.delete(
@@ -382,10 +387,7 @@ BREAKAGES: dict[str, tuple[Callable[[Broken], None], ...]] = {
     "operation.executed": (
         lambda b: b.set("operation", b.operation("plain"), executed="unknown"),
         lambda b: b.set("operation", b.operation("parallel", kind="tool", ordinal=4), status="unknown"),
-        lambda b: (
-            b.set("attempt", b.attempt("parallel", kind="tool", ordinal=4), state="unknown")
-            or b.set("operation", b.operation("parallel", kind="tool", ordinal=4), executed="not_executed")
-        ),
+        _unknown_attempt_of_a_call_that_never_ran,
     ),
     "operation.attempts": (
         lambda b: b.set("operation", b.operation("plain"), attempts_made=2),

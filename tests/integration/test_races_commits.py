@@ -176,7 +176,7 @@ def _disturb(worker: Worker, ground: Ground, times: int) -> None:
                 conn.exec_driver_sql(_MOVE_NODE, (str(ground.run_id),))
         return commit_one(*arguments)
 
-    worker.ports.store.commit = disturbed  # type: ignore[method-assign]
+    worker.ports.store.commit = disturbed  # type: ignore[method-assign, assignment]
 
 
 @pytest.mark.parametrize(
