@@ -142,10 +142,9 @@ def locks_session(results: Sequence[StepResult]) -> bool:
 
     Decided from the write set, fused parts included, so that no step can forget it (RULINGS T2, A7).
     """
-    ends = any(result.move is RunMove.END for result in results)
-    return ends or any(
-        isinstance(put.after, UserInput | UserInputDelivery) for result in results for put in result.puts
-    )
+    written = (put.after for result in results for put in result.puts)
+    touches = any(isinstance(row, UserInput | UserInputDelivery) for row in written)
+    return touches or any(result.move is RunMove.END for result in results)
 
 
 def merge_parts(results: Sequence[StepResult]) -> tuple[Part, ...]:

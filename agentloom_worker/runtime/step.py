@@ -6,8 +6,10 @@ it → one RuntimeCommit → publish, or go on inline.
 
 import logging
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 from agentloom_worker import faults, limits, telemetry
 from agentloom_worker.cancellation import CancelReason
@@ -21,6 +23,7 @@ from agentloom_worker.domain.response import encode_partial, encode_response
 from agentloom_worker.errors import (
     AgentloomError,
     InvariantError,
+    LeaseLostError,
     PersistenceUnavailableError,
     RevisionConflictError,
     SupersededError,
@@ -44,6 +47,7 @@ from agentloom_worker.runtime.table import STEPS, EffectStep, PureStep
 
 _UNKNOWN_STEP_DELAY_US = 5 * US
 _FUSED_PARTS_MAX = 16
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +177,12 @@ class StepRunner:
         if live.cancellation.reason is CancelReason.DRAIN and not _began(outcome):
             self._hand_back(live, delay_us=0, error=None)
             return None
-        if live.claim.step == "attempt_call" and slice_.batch is not None and slice_.batch.size > 1:
-            # Siblings settle meanwhile; whether this one is the last is decided on fresh rows.
-            slice_ = load_slice(self._ports, slice_.run.run_id)
+        fresh = slice_
         try:
-            return self._settle(live, slice_, entry, outcome, budget)
+            if live.claim.step == "attempt_call" and slice_.batch is not None and slice_.batch.size > 1:
+                # Siblings settle meanwhile; whether this one is the last is decided on fresh rows.
+                fresh = self._reload(live, slice_, outcome)
+            return self._settle(live, fresh, entry, outcome, budget)
         except SupersededError:
             self._late(live, slice_, outcome)
             return None
@@ -194,40 +199,48 @@ class StepRunner:
         fused = self._ports.settings.fusion
         tries = limits.REBUILD_TRIES if outcome is None else limits.OUTCOME_TRIES
         for attempt in range(tries):
-            plan = self._plan(live, slice_, entry, outcome, budget, fused=fused and attempt < limits.FUSED_TRIES)
+            build = partial(self._plan, live, slice_, entry, outcome, budget)
+            plan = self._patiently(live, outcome, partial(build, fused=fused and attempt < limits.FUSED_TRIES))
             faults.hit("commit.before", live.claim.step)
             sent_s = self._ports.clock.monotonic_s()
             try:
-                receipt = self._commit(live, plan.commit, outcome)
+                send = partial(commit, self._ports, plan.commit, self.process_id)
+                receipt = self._patiently(live, outcome, send)
             except RevisionConflictError as conflict:
                 telemetry.count("rebuilds")
                 telemetry.log(logging.DEBUG, "rebuild", dispatch_id=live.claim.dispatch_id, entity=conflict.entity)
                 if attempt >= limits.FUSED_TRIES:
                     pause_s = 0.02 * attempt * self._ports.chance.random()
                     self._ports.clock.wait(live.cancellation.event, pause_s)
-                slice_ = self._reload(slice_)
+                slice_ = self._reload(live, slice_, outcome)
                 continue
             faults.hit("commit.after", live.claim.step)
             assert receipt is not None, "a step's commit names its run"
             return self._follow(live, plan, receipt, sent_s)
         raise RevisionConflictError(f"dispatch {live.claim.dispatch_id} after {tries} tries: a row")
 
-    def _commit(self, live: Live, todo: RuntimeCommit, outcome: Outcome | None) -> CommitReceipt | None:
-        """Send a commit; the outcome of an effect is sent, the same bytes, for as long as the claim may hold."""
+    def _patiently(self, live: Live, outcome: Outcome | None, call: Callable[[], _Value]) -> _Value:
+        """Call the store; with the outcome of an effect in hand, again and again while the claim may hold (T3)."""
         for _ in range(limits.OUTCOME_TRIES):
             try:
-                return commit(self._ports, todo, self.process_id)
+                return call()
             except PersistenceUnavailableError:
                 superseded = live.cancellation.reason in (CancelReason.STOP, CancelReason.SUPERSEDED)
                 if outcome is None or superseded:
                     raise
                 telemetry.count("outcomes_waiting")
                 self._ports.clock.wait(self._keeper.stopped, 1.0)
-        return commit(self._ports, todo, self.process_id)
+        return call()
 
-    def _reload(self, slice_: Slice) -> Slice:
-        """Fresh rows; a first output that is only in memory stays with its attempt."""
-        fresh = load_slice(self._ports, slice_.run.run_id)
+    def _reload(self, live: Live, slice_: Slice, outcome: Outcome | None) -> Slice:
+        """Fresh rows; a first output that is only in memory stays with its attempt.
+
+        Raises LeaseLostError where another worker has taken the effect's operation on.
+        """
+        load = partial(load_slice, self._ports, slice_.run.run_id)
+        fresh = self._patiently(live, outcome, load)
+        if outcome is not None and _moved_on(fresh, live.claim):
+            raise LeaseLostError(f"dispatch {live.claim.dispatch_id}: its operation was settled by another")
         kept, found = slice_.attempt, fresh.attempt
         if (
             kept is not None
@@ -456,6 +469,12 @@ class StepRunner:
             save_late(self._ports, attempt, fact)
         except AgentloomError as error:
             telemetry.log(logging.WARNING, "late_fact_failed", code=error.code)
+
+
+def _moved_on(slice_: Slice, claim: Claim) -> bool:
+    """Whether the operation of an effect is settled, or no longer one that the run is at."""
+    current = [operation for operation in (slice_.operation, *slice_.members) if operation is not None]
+    return not any(each.operation_id == claim.subject_id and not each.status.settled for each in current)
 
 
 def _began(outcome: Outcome) -> bool:

@@ -17,7 +17,7 @@ from agentloom_worker.domain.model import Executed
 from agentloom_worker.domain.operation import AttemptState, OperationKind, OperationStatus
 from agentloom_worker.domain.run import Phase, RunStatus
 from agentloom_worker.domain.session import DeliveryState
-from agentloom_worker.errors import RevisionConflictError
+from agentloom_worker.errors import PersistenceUnavailableError, RevisionConflictError
 from agentloom_worker.ids import ClaimToken, DispatchId, ProcessId
 from agentloom_worker.limits import FUSED_TRIES, REBUILD_TRIES, STEP_BACKOFF_INITIAL_S
 from agentloom_worker.llm.adapters.scripted import ScriptedRequest, ScriptedTurn, TextTurn
@@ -300,3 +300,27 @@ def test_T7_a_token_of_another_process_commits_nothing(clean_postgres: str) -> N
     assert not ground.store.park(claim, "mine")
     assert ground.store.renew([(claim.dispatch_id, claim.token)], STEPWISE.claim_ttl_us) == set()
     assert ground.store.load_tokens([claim.dispatch_id]) == {claim.dispatch_id: ClaimToken(taken.token)}
+
+
+@pytest.mark.parametrize("where", ["the reload before the commit", "the commit"])
+def test_T3_the_outcome_of_a_call_waits_for_a_store_that_is_away(clean_postgres: str, where: str) -> None:
+    ground = stand(clean_postgres, until=Phase.AWAIT_BATCH)
+    begun, store = len(tools.CALLS), ground.ports.store
+    name = "load_slice" if where.startswith("the reload") else "commit"
+    real: Callable[..., Any] = getattr(store, name)
+    left = [3]
+
+    def away(*arguments: Any) -> Any:
+        if left[0] and len(tools.CALLS) > begun:
+            left[0] -= 1
+            raise PersistenceUnavailableError("away")
+        return real(*arguments)
+
+    setattr(store, name, away)
+    assert ground.worker.runner.run(_rows(ground, "attempt_call")[0])
+    assert left == [0]
+    assert len(tools.CALLS) == begun + 1
+    assert [member.status for member in ground.slice().members] == [
+        OperationStatus.COMPLETED,
+        OperationStatus.ATTEMPTING,
+    ]
