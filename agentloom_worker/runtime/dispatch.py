@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from agentloom_worker import limits, telemetry
 from agentloom_worker.domain.commit import OutboxRow
 from agentloom_worker.domain.dispatch import Successor, WakeUp
-from agentloom_worker.errors import InvariantError
+from agentloom_worker.errors import AgentloomError, InvariantError
 from agentloom_worker.ids import ClaimToken, DispatchId
 from agentloom_worker.runtime.ports import US, Ports
 from agentloom_worker.runtime.table import STEPS
+from agentloom_worker.storage.store import SweptRow
 
 
 def outbox_row(ports: Ports, successor: Successor, inline_token: ClaimToken | None = None) -> OutboxRow:
@@ -66,28 +67,39 @@ class Sweeper:
             ports.store.sweep_ahead(batch=limits.SWEEP_BATCH, ttl_us=ports.settings.claim_ttl_us)
         seen = published = parked = 0
         for _ in range(limits.SWEEP_BATCHES_MAX):
-            rows = ports.store.sweep(
-                low_us=low,
-                batch=limits.SWEEP_BATCH,
-                grace_us=ports.settings.grace_us,
-                ttl_us=ports.settings.claim_ttl_us,
-                again_us=int(limits.WAKE_AFTER_S * US),
-                again_max_us=int(limits.WAKE_BACKOFF_MAX_S * US),
-                losses_before_solitary=limits.LOSSES_BEFORE_SOLITARY,
-            )
-            seen += len(rows)
+            rows = self._batch(low)
             due = [WakeUp(row.dispatch_id, row.step, row.queue, row.version, force=True) for row in rows if row.publish]
-            published += len(due)
-            for row in rows:
-                if row.parked:
-                    parked += 1
-                    telemetry.log(logging.ERROR, "step_parked", dispatch_id=row.dispatch_id, step=row.step)
-                    if row.run_id is not None:
-                        ports.store.note_event(row.run_id, "step.parked", {"step": row.step})
             if due:
                 telemetry.count("redispatched", len(due))
                 ports.publish(due)
+            seen, published = seen + len(rows), published + len(due)
+            parked += self._note_parked([row for row in rows if row.parked])
             if len(rows) < limits.SWEEP_BATCH:
+                # Only a scan that came to its end says that nothing is left below.
+                self._low_us = max(0, now_us - 10 * US)
                 break
-        self._low_us = max(0, now_us - 10 * US)
         return Swept(seen, published, parked)
+
+    def _batch(self, low_us: int) -> list[SweptRow]:
+        settings = self._ports.settings
+        return self._ports.store.sweep(
+            low_us=low_us,
+            batch=limits.SWEEP_BATCH,
+            grace_us=settings.grace_us,
+            ttl_us=settings.claim_ttl_us,
+            again_us=int(limits.WAKE_AFTER_S * US),
+            again_max_us=int(limits.WAKE_BACKOFF_MAX_S * US),
+            losses_before_solitary=limits.LOSSES_BEFORE_SOLITARY,
+        )
+
+    def _note_parked(self, rows: list[SweptRow]) -> int:
+        """Say which rows the sweep has parked; the event of one run never stops the sweep."""
+        for row in rows:
+            telemetry.log(logging.ERROR, "step_parked", dispatch_id=row.dispatch_id, step=row.step)
+            if row.run_id is None:
+                continue
+            try:
+                self._ports.store.note_event(row.run_id, "step.parked", {"step": row.step})
+            except AgentloomError as error:
+                telemetry.log(logging.WARNING, "event_failed", run_id=row.run_id, code=error.code)
+        return len(rows)
