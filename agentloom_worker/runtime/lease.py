@@ -7,6 +7,7 @@ unknown until a plain read says otherwise.
 import logging
 import threading
 import traceback
+from dataclasses import dataclass
 
 from agentloom_worker import telemetry
 from agentloom_worker.cancellation import CancelReason
@@ -20,6 +21,15 @@ from agentloom_worker.runtime.live import Live
 from agentloom_worker.runtime.ports import Ports
 
 
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """A claim to be given up, and until when an answer that never came may still turn out to be one."""
+
+    dispatch_id: DispatchId
+    began: bool
+    until_s: float
+
+
 class Keeper:
     """Holds the claims of this process. Safe for use by many threads."""
 
@@ -27,6 +37,7 @@ class Keeper:
         self._ports = ports
         self._lock = threading.Lock()
         self._held: dict[DispatchId, Live] = {}
+        self._left: dict[ClaimToken, _Left] = {}
         self.stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._subscription: Subscription | None = None
@@ -45,6 +56,10 @@ class Keeper:
             self._subscription.close()
         if self._thread is not None:
             self._thread.join()
+        try:
+            self.release()
+        except AgentloomError as error:
+            telemetry.log(logging.WARNING, "release_failed", code=error.code)
 
     def hold(self, claim: Claim, claimed_s: float) -> Live:
         """Register a claim; `claimed_s` is the monotonic reading from before it was asked for."""
@@ -67,6 +82,28 @@ class Keeper:
         with self._lock:
             return list(self._held.values())
 
+    def leave(self, dispatch_id: DispatchId, token: ClaimToken, *, began: bool) -> None:
+        """Take over a claim whose step had to end while the store was away: it is given up when the store is back.
+
+        Nobody takes over a claim of its own process (RULINGS T10), so in a deployment of one process nobody
+        else would ever come for it.
+        """
+        until_s = self._ports.clock.monotonic_s() + self._ports.settings.claim_ttl_s
+        with self._lock:
+            self._left[token] = _Left(dispatch_id, began, until_s)
+
+    def release(self) -> None:
+        """Give up what was left. A claim that is not found may still be on its way: it is looked for again."""
+        with self._lock:
+            left = list(self._left.items())
+        for token, row in left:
+            released = self._ports.store.release(row.dispatch_id, token, began=row.began)
+            if released or self._ports.clock.monotonic_s() > row.until_s:
+                telemetry.count("claims_released", int(released))
+                self._ports.fast.drop_claim(row.dispatch_id, token)
+                with self._lock:
+                    self._left.pop(token, None)
+
     def drain(self) -> None:
         """Tell every step to end its effect; the keeper itself goes on until they have returned."""
         with self._lock:
@@ -84,6 +121,7 @@ class Keeper:
                 if self._ports.clock.monotonic_s() >= renew_at:
                     renew_at = self._ports.clock.monotonic_s() + settings.claim_renew_s
                     self.renew()
+                self.release()
             except AgentloomError as error:
                 # A store that is down is no news about our claims: unknown, not lost.
                 telemetry.log(logging.WARNING, "keeper_failed", code=error.code)

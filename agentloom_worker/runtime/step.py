@@ -101,11 +101,11 @@ class StepRunner:
         if not force and fast.is_held(dispatch_id):
             telemetry.count("wake_ups_skipped")
             return False
-        claimed_s = self._ports.clock.monotonic_s()
+        claimed_s, token = self._ports.clock.monotonic_s(), ClaimToken(self._ports.ids.token())
         try:
             claim = self._ports.store.claim(
                 dispatch_id,
-                ClaimToken(self._ports.ids.token()),
+                token,
                 self.process_id,
                 ttl_us=settings.claim_ttl_us,
                 grace_us=settings.grace_us,
@@ -113,6 +113,7 @@ class StepRunner:
             )
         except PersistenceUnavailableError as error:
             telemetry.log(logging.WARNING, "claim_failed", dispatch_id=dispatch_id, error=error.message)
+            self._keeper.leave(dispatch_id, token, began=False)
             return False
         if claim is None:
             telemetry.count("claims_missed")
@@ -135,8 +136,9 @@ class StepRunner:
         except SupersededError as error:
             self._superseded(live, error)
         except PersistenceUnavailableError as error:
-            # The row stays as it is: its claim expires and the sweep brings it back (RUNTIME 3).
+            # The row stays as it is until the store is back (RUNTIME 3).
             telemetry.log(logging.ERROR, "store_unavailable", dispatch_id=claim.dispatch_id, error=error.message)
+            self._keeper.leave(claim.dispatch_id, claim.token, began=live.effect_began)
         except Exception as error:  # noqa: BLE001 - the last line of defence of a slot: see _failed
             self._failed(live, error)
         finally:
@@ -422,11 +424,17 @@ class StepRunner:
         """Another has it or did it; before the effect a live claim is only handed back."""
         telemetry.count("superseded")
         telemetry.log(logging.INFO, "superseded", dispatch_id=live.claim.dispatch_id, error=error.message)
-        if not live.effect_began:
-            try:
+        if live.effect_began:
+            return
+        try:
+            if isinstance(STEPS.get(live.claim.step), PureStep):
+                # Its commit was refused. A row that is still ours then belongs to a run that does not take it:
+                # it must not come back at once, again and again.
+                self._back_off(live, error.message)
+            else:
                 self._hand_back(live, delay_us=0, error=None)
-            except AgentloomError as failed:
-                telemetry.log(logging.WARNING, "hand_back_failed", code=failed.code)
+        except AgentloomError as failed:
+            self._leave(live, failed)
 
     def _failed(self, live: Live, error: Exception) -> None:
         """An exception that is nobody's answer: back off while nothing began, else park with the evidence."""
@@ -443,23 +451,30 @@ class StepRunner:
         try:
             if live.effect_began or _parks(error):
                 parked = self._ports.store.park(live.claim, described)
+                self._release(live)
             else:
-                delay = min(limits.STEP_BACKOFF_INITIAL_S * 2.0**live.claim.failures, limits.STEP_BACKOFF_MAX_S)
-                jittered = int(US * delay * (0.5 + self._ports.chance.random() / 2))
-                parked = self._ports.store.hand_back(
-                    live.claim,
-                    delay_us=jittered,
-                    failed=True,
-                    failures_max=limits.STEP_FAILURES_MAX,
-                    error=described,
-                )
-            self._release(live)
+                parked = self._back_off(live, described)
             if parked:
                 telemetry.count("steps_parked")
                 if live.claim.run_id is not None:
                     self._ports.store.note_event(live.claim.run_id, "step.parked", {"step": live.claim.step})
         except AgentloomError as failed:
-            telemetry.log(logging.WARNING, "hand_back_failed", code=failed.code)
+            self._leave(live, failed)
+
+    def _back_off(self, live: Live, error: str) -> bool:
+        """Hand back a row whose step failed before its effect; True if that parked it (RULINGS U2)."""
+        delay_s = min(limits.STEP_BACKOFF_INITIAL_S * 2.0**live.claim.failures, limits.STEP_BACKOFF_MAX_S)
+        jittered_us = int(US * delay_s * (0.5 + self._ports.chance.random() / 2))
+        parked = self._ports.store.hand_back(
+            live.claim, delay_us=jittered_us, failed=True, failures_max=limits.STEP_FAILURES_MAX, error=error
+        )
+        self._release(live)
+        return parked
+
+    def _leave(self, live: Live, error: AgentloomError) -> None:
+        """The row could not be handed back or parked now: the keeper gives it up later."""
+        telemetry.log(logging.WARNING, "hand_back_failed", code=error.code)
+        self._keeper.leave(live.claim.dispatch_id, live.claim.token, began=live.effect_began)
 
     def _late(self, live: Live, slice_: Slice, outcome: Outcome) -> None:
         attempt, fact = _late_fact(live, slice_, outcome)

@@ -139,6 +139,15 @@ HAND_BACK = Template(
     " parked_at = CASE WHEN :failed > 0 AND failures + :failed >= :failures_max THEN {now} ELSE parked_at END"
     " WHERE dispatch_id = :dispatch_id AND claim_token = :token RETURNING parked_at",
 )
+# A claim that its process gave up while the store was away. Where the effect may have begun, the claim counts
+# (RULINGS A1); it is no loss, since the process lives (T8).
+RELEASE = Template(
+    "dispatch_release",
+    "dispatch_id:uuid token:uuid began:bool",
+    "UPDATE pending_dispatch SET claim_token = NULL, claimed_by = NULL, claimed_until = NULL, suspect_at = NULL,"
+    " attempts = attempts - CASE WHEN :began THEN 0 ELSE 1 END, wake_at = {now}, wakes = 0"
+    " WHERE dispatch_id = :dispatch_id AND claim_token = :token RETURNING dispatch_id",
+)
 # Parks at once, keeping the count of claims: an effect may have begun (a broken invariant, RULINGS U2).
 PARK = Template(
     "dispatch_park",
@@ -233,6 +242,7 @@ TEMPLATES = (
     DISPATCH_INSERT_DELIVERY,
     CLAIM,
     HAND_BACK,
+    RELEASE,
     PARK,
     CONSUME,
     HOLD,

@@ -228,6 +228,10 @@ class Store:
         )
         return bool(rows and rows[0][0] is not None)
 
+    def release(self, dispatch_id: DispatchId, token: ClaimToken, *, began: bool) -> bool:
+        """Give up a claim that its step had to leave; False if it is not held by this token (any more)."""
+        return bool(self.driver.returning(dispatch.RELEASE(dispatch_id, token, began)))
+
     def park(self, claim: Claim, error: str) -> bool:
         """Stop a row until an operator decides; False if the claim was lost."""
         return bool(self.driver.returning(dispatch.PARK(claim.dispatch_id, claim.token, error)))
