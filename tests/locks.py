@@ -8,6 +8,8 @@ from typing import Any
 import psycopg2
 
 from agentloom_worker.clock import SystemClock
+from agentloom_worker.storage.postgres import render
+from agentloom_worker.storage.template import Statement
 from tests.databases import connect
 
 WAIT_S = 20.0
@@ -23,6 +25,13 @@ class Session:
         """One statement in the open transaction; the first one opens it."""
         with self.connection.cursor() as cursor:
             cursor.execute(sql, [str(value) for value in values])
+            return list(cursor.fetchall()) if cursor.description else []
+
+    def apply(self, statement: Statement, now_us: int | None) -> list[tuple]:
+        """One of the store's own statements, in the open transaction."""
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement.template.postgres_prepare)
+            cursor.execute(render([statement], now_us))
             return list(cursor.fetchall()) if cursor.description else []
 
     def commit(self) -> None:

@@ -149,8 +149,7 @@ def test_T4_a_commit_that_holds_its_claim_locks_the_row_and_leaves_it(clean_post
     claim = ground.claim("prepare_context")
     nowait = "SELECT 1 FROM pending_dispatch WHERE dispatch_id = %s FOR NO KEY UPDATE NOWAIT"
     with closing(Session(clean_postgres)) as session:
-        session.run(HOLD.postgres_prepare)
-        session.run(HOLD.postgres_execute, claim.dispatch_id, claim.token)
+        session.apply(HOLD(claim.dispatch_id, claim.token), None)
         assert not lockable(clean_postgres, nowait, claim.dispatch_id)
     assert lockable(clean_postgres, nowait, claim.dispatch_id)
     commit(ground.ports, step_commit(ground, claim, key=b"held", consume=False))

@@ -163,9 +163,7 @@ def test_R3_a_stop_sees_the_claim_that_is_just_being_made(clean_postgres: str) -
 def _claim_in(session: Session, ground: Ground, row: object) -> None:
     """The very statement of a claim, in a transaction that stays open."""
     statement = CLAIM(row, ground.new(), ground.new(), STEPWISE.claim_ttl_us, STEPWISE.grace_us, False, 2)
-    session.run(CLAIM.postgres_prepare)
-    values = [*statement.arguments, ground.clock.database_now_us()]
-    assert len(session.run(CLAIM.postgres_execute, *values)) == 1
+    assert len(session.apply(statement, ground.clock.database_now_us())) == 1
 
 
 def test_R3_a_row_that_nobody_claimed_was_not_sent(clean_postgres: str) -> None:
