@@ -1,7 +1,8 @@
 """Canonical JSON bytes and their hashes: the one form in which bodies are stored and compared.
 
 Sorted keys, no spaces, UTF-8, no NaN. A lone surrogate (legal in a Python string, illegal in UTF-8)
-is written as its JSON escape, so that every string survives a round trip (RULINGS R13).
+is written as its JSON escape, so that every string survives a round trip (RULINGS R13); a pair of them
+that stands apart counts as the character that it means, as JSON has it.
 """
 
 import hashlib
@@ -15,9 +16,19 @@ _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True,
 
 def canonical_bytes(value: Any) -> bytes:
     """Encode a JSON value. Raises ValueError for NaN or infinity, TypeError for what JSON does not have."""
+    text = _encoder.encode(value)
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:
+        # JSON reads the two halves of a pair, written apart, as their one character: so it is written here,
+        # else what was read would have other bytes than what was written.
+        return _escaped(_encoder.encode(json.loads(_escaped(text))))
+
+
+def _escaped(text: str) -> bytes:
     # Outside of strings the encoder writes ASCII only, so the error handler can only meet a lone
     # surrogate inside a string, where `\udXXX` is the JSON escape of that very code unit.
-    return _encoder.encode(value).encode("utf-8", "backslashreplace")
+    return text.encode("utf-8", "backslashreplace")
 
 
 def parse(body: bytes) -> Any:
