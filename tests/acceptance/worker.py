@@ -20,11 +20,16 @@ def main() -> int:
     settings = Settings(**json.loads(os.environ[SETTINGS_VARIABLE]))
     dispatcher = make_dispatcher(os.environ[DATABASE_VARIABLE], settings=settings, threads=2)
     dispatcher.start()
-    print("ready", flush=True)
+    _say("ready")
     sys.stdin.read()
     dispatcher.drain(10.0)
-    print(json.dumps(telemetry.counters()), flush=True)
+    _say(json.dumps(telemetry.counters()))
     return 0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
