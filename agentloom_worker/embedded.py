@@ -3,6 +3,7 @@
 The same dispatcher runs on SQLite and on PostgreSQL, in one process or in several on one database.
 """
 
+import json
 import logging
 import os
 import queue
@@ -12,7 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from agentloom_worker import __version__, limits, telemetry
 from agentloom_worker.bootstrap import make_ports
@@ -205,7 +206,9 @@ class Dispatcher:
     def _run_solitary(self, dispatch_id: DispatchId) -> None:
         try:
             command = [sys.executable, "-m", "agentloom_worker.solitary", str(dispatch_id)]
-            environment = {**os.environ, "AGENTLOOM_DATABASE": self.ports.store.url}
+            settings = json.dumps(asdict(self.ports.settings))
+            given = {"AGENTLOOM_DATABASE": self.ports.store.url, "AGENTLOOM_SETTINGS": settings}
+            environment = {**os.environ, **given}
             with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL) as child:
                 while child.poll() is None:
                     if self.ports.clock.wait(self._stopped, 0.2):

@@ -1,9 +1,11 @@
 """One row, one process: `python -m agentloom_worker.solitary DISPATCH_ID` (RULINGS T8).
 
 A step that cost two processes their life runs here, alone, so that a third death harms nobody else. The
-database URL comes from AGENTLOOM_DATABASE, so that no password stands in a process list.
+database URL comes from AGENTLOOM_DATABASE, so that no password stands in a process list; how long a claim
+lasts and when it may be taken over is the parent's to say, in AGENTLOOM_SETTINGS.
 """
 
+import json
 import os
 import sys
 from uuid import UUID
@@ -11,12 +13,14 @@ from uuid import UUID
 from agentloom_worker.bootstrap import make_ports
 from agentloom_worker.ids import DispatchId, ProcessId
 from agentloom_worker.runtime.lease import Keeper
+from agentloom_worker.runtime.ports import Settings
 from agentloom_worker.runtime.step import StepRunner
 
 
 def main() -> int:
     """Claim the row, run its step, follow nothing inline."""
-    ports = make_ports(os.environ["AGENTLOOM_DATABASE"], pool_size=3)
+    settings = Settings(**json.loads(os.environ.get("AGENTLOOM_SETTINGS", "{}")))
+    ports = make_ports(os.environ["AGENTLOOM_DATABASE"], settings=settings, pool_size=3)
     ports.store.check_schema()
     keeper = Keeper(ports)
     keeper.start()

@@ -13,6 +13,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from agentloom_worker import faults
+from agentloom_worker.bootstrap import make_ports
 from agentloom_worker.clock import SystemClock
 from agentloom_worker.devmodel import DevModel, parse_script
 from agentloom_worker.domain.dispatch import DispatchRow
@@ -201,6 +202,14 @@ def simulated(
         yield worker
     finally:
         worker.close()
+
+
+@contextmanager
+def platform(url: str) -> Iterator[Ports]:
+    """Ports of a process that asks and looks and runs nothing, on the real clock."""
+    ports = make_ports(url)
+    with closing(ports.store):
+        yield ports
 
 
 @contextmanager

@@ -42,7 +42,7 @@ def test_D14_a_hundred_calls_and_200_000_tokens_grow_the_database_by_less_than_t
     window = {"models": {"main": {"context_window_tokens": 2_000_000}}, "agent": {"limits": {"max_loops": CALLS + 1}}}
     scripts = {"warm-up": partial(_script, WARM_UP_CALLS), "main": partial(_script, CALLS)}
     with simulated(postgres_url, scripts=scripts, solitary=False) as worker:
-        # A database in use: new tables bring pages and maps with them, and hot rows fill theirs, once only.
+        # A database in use: new tables bring pages and maps with them, and hot rows fill theirs, only once.
         ask(worker.ports, release_document(base_url="script:warm-up", tools=tools, **window))
         worker.drive()
         before = _size(worker)

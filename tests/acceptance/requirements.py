@@ -1,0 +1,402 @@
+"""Which requirement is built, how much of it, and which tests show it.
+
+A test shows a requirement by its name: `test_W05_…`, `test_C15_L21_…`. tests/acceptance/test_requirements.py checks
+both directions, and prints the lines to add or take away here. C, D, K, S and W are tables of numbered cases; L are the
+rows of the table in seed 000, section 12, in order.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """`source` is where it is written, `built` what of it there is so far, `tests` are ids below tests/."""
+
+    source: str
+    built: str
+    tests: tuple[str, ...]
+
+
+REQUIREMENTS = {
+    "C10": Requirement(
+        "seed 004, 14.4",
+        "accepting: saved but not appended, one record, one ticket, one batch",
+        (
+            "acceptance/test_delivery.py::test_C10_a_saved_answer_is_no_message_until_it_is_accepted",
+            "acceptance/test_delivery.py::test_C10_an_accept_that_was_taken_over_meanwhile_writes_nothing",
+            "acceptance/test_delivery.py::test_C10_repeated_wake_ups_of_an_accept_append_once_and_cost_one_ticket",
+        ),
+    ),
+    "C11": Requirement(
+        "seed 004, 14.4",
+        "all",
+        (
+            "acceptance/test_delivery.py::test_C11_a_repeated_delivery_adds_nothing",
+            "acceptance/test_delivery.py::test_C11_results_in_reverse_order_stand_in_the_order_of_the_calls",
+        ),
+    ),
+    "C15": Requirement(
+        "seed 004, 14.4",
+        "models and tools; compaction is not built yet",
+        (
+            "acceptance/test_recovery.py::test_C15_L21_a_model_answer_that_was_saved_is_not_asked_for_again",
+            "acceptance/test_recovery.py::test_C15_L21_a_tool_result_that_was_saved_is_not_called_for_again",
+        ),
+    ),
+    "C19": Requirement(
+        "seed 004, 14.4 and 7.2",
+        "all",
+        (
+            "acceptance/test_results.py::test_C19_a_large_result_is_stored_whole_and_shown_as_the_range_that_it_names",
+            "acceptance/test_results.py::test_C19_a_reference_of_another_run_is_refused_like_one_that_does_not_exist",
+            "acceptance/test_results.py::test_C19_reading_on_is_a_new_operation_each_time_and_shows_nothing_that_was_not_asked_for",
+            "unit/capabilities/test_result.py::test_C19_answer_of_result_read_is_never_previewed_itself",
+            "unit/capabilities/test_result.py::test_C19_arguments_of_result_read",
+            "unit/capabilities/test_result.py::test_C19_limit_below_one_character_reads_that_character",
+            "unit/capabilities/test_result.py::test_C19_offset_inside_a_character_is_invalid",
+            "unit/capabilities/test_result.py::test_C19_only_texts_above_64_kib_are_previewed",
+            "unit/capabilities/test_result.py::test_C19_preview_and_the_slices_after_it_are_the_whole_text",
+            "unit/capabilities/test_result.py::test_C19_preview_names_exactly_the_range_that_it_shows",
+            "unit/capabilities/test_result.py::test_C19_reading_at_or_past_the_end_is_empty_and_ends",
+            "unit/capabilities/test_result.py::test_C19_slices_one_after_the_other_are_the_whole_text",
+            "unit/capabilities/test_result.py::test_C19_structured_result_is_previewed_as_json_text",
+        ),
+    ),
+    "L21": Requirement(
+        "seed 000, 12, row 21",
+        "models and tools; hooks and compaction are not built yet",
+        (
+            "acceptance/test_recovery.py::test_C15_L21_a_model_answer_that_was_saved_is_not_asked_for_again",
+            "acceptance/test_recovery.py::test_C15_L21_a_tool_result_that_was_saved_is_not_called_for_again",
+        ),
+    ),
+    "L22": Requirement(
+        "seed 000, 12, row 22",
+        "all",
+        ("acceptance/test_recovery.py::test_L22_a_saved_member_is_reused_and_the_others_go_on_to_one_delivery",),
+    ),
+    "L23": Requirement(
+        "seed 000, 12, row 23",
+        "all",
+        (
+            "acceptance/test_recovery.py::test_L23_a_delivery_whose_successor_nobody_was_told_of_goes_on_and_adds_no_message",
+        ),
+    ),
+    "D02": Requirement(
+        "CASES",
+        "all; scaled by a short claim",
+        (
+            "acceptance/test_processes.py::test_D02_a_worker_that_was_stopped_for_longer_than_its_claim_is_fenced_and_nothing_of_it_is_seen",
+            "integration/test_races_commits.py::test_D02_a_call_whose_holder_paused_stays_unknown_for_the_model",
+            "integration/test_races_commits.py::test_D02_a_model_attempt_whose_holder_paused_is_fenced_and_its_fact_kept_once",
+        ),
+    ),
+    "D04": Requirement(
+        "CASES",
+        "what the leases in Redis do; the fleet is not built yet",
+        (
+            "integration/test_redis_away.py::test_D04_killed_redis_is_treated_as_one_that_was_stopped",
+            "integration/test_redis_away.py::test_D04_stopped_redis_is_no_error_and_is_used_again_when_it_is_back",
+            "integration/test_redis_away.py::test_D04_subscription_survives_a_restart_and_finds_what_was_pushed_before_it_was_back",
+        ),
+    ),
+    "D05": Requirement(
+        "CASES",
+        "all; scaled by a short claim",
+        (
+            "acceptance/test_processes.py::test_D05_a_step_that_kills_its_process_is_parked_after_three_claims_and_other_runs_go_on",
+        ),
+    ),
+    "D06": Requirement(
+        "CASES",
+        "rows; messages of a broker are not built yet",
+        (
+            "acceptance/test_durability.py::test_D06_duplicate_messages_for_claimed_finished_and_vanished_rows_change_nothing",
+            "integration/test_races_claims.py::test_D06_duplicate_wake_ups_end_without_a_trace",
+        ),
+    ),
+    "D09": Requirement(
+        "CASES",
+        "all",
+        (
+            "acceptance/test_durability.py::test_D09_a_reaper_that_writes_after_the_step_completed_meets_no_row",
+            "integration/test_races_claims.py::test_D09_a_sweep_passes_by_a_row_that_its_holder_is_just_writing",
+            "integration/test_races_claims.py::test_D09_what_the_reaper_read_has_changed_when_it_writes",
+        ),
+    ),
+    "D10": Requirement(
+        "CASES",
+        "steps and versions in the table; the fleet is not built yet",
+        (
+            "acceptance/test_versions.py::test_D10_a_row_of_a_newer_step_or_version_is_put_back_by_older_code_and_costs_nothing",
+        ),
+    ),
+    "D11": Requirement(
+        "CASES",
+        "all; scaled to a few restarts under load",
+        ("acceptance/test_processes.py::test_D11_no_run_is_left_behind_when_the_database_restarts_again_and_again",),
+    ),
+    "D12": Requirement(
+        "CASES",
+        "all; scaled to fewer claims",
+        ("acceptance/test_durability.py::test_D12_sixteen_sweepers_on_dead_claims_make_one_claim_of_each",),
+    ),
+    "D13": Requirement(
+        "CASES",
+        "all; persisted bodies of version 1",
+        (
+            "acceptance/test_versions.py::test_D13_a_run_that_waits_is_resumed_by_newer_code_and_nothing_is_done_again",
+            "golden/test_bodies_golden.py::test_D13_bodies_of_version_1_are_written_as_recorded_and_read_as_written",
+            "golden/test_bodies_golden.py::test_D13_every_recorded_body_belongs_to_a_test",
+            "golden/test_bodies_golden.py::test_D13_partial_answers_of_version_1_are_written_as_recorded",
+        ),
+    ),
+    "D14": Requirement(
+        "CASES",
+        "growth of the database; messages of a broker are not built yet",
+        (
+            "acceptance/test_growth.py::test_D14_a_hundred_calls_and_200_000_tokens_grow_the_database_by_less_than_twice_the_transcript",
+        ),
+    ),
+    "D16": Requirement(
+        "CASES",
+        "all",
+        (
+            "acceptance/test_durability.py::test_D16_a_worker_on_an_empty_database_refuses_and_names_the_remedy",
+            "acceptance/test_durability.py::test_D16_a_worker_on_another_versions_schema_runs_nothing_and_names_the_remedy",
+            "acceptance/test_durability.py::test_D16_a_worker_without_a_database_refuses_and_says_why",
+            "contract/test_schema.py::test_D16_a_database_that_is_away_is_refused",
+            "contract/test_schema.py::test_D16_a_schema_of_another_version_is_refused_and_named",
+            "contract/test_schema.py::test_D16_a_schema_that_is_behind_is_refused_and_named",
+            "contract/test_schema.py::test_D16_an_empty_database_is_refused_with_what_to_do",
+            "integration/test_schema.py::test_D16_a_client_on_an_empty_database_is_told_to_migrate",
+            "integration/test_schema.py::test_D16_a_database_that_cannot_be_used_is_named_without_its_password",
+            "integration/test_schema.py::test_D16_a_schema_of_a_later_version_is_left_alone",
+            "integration/test_schema.py::test_D16_an_empty_postgres_is_refused_until_it_is_migrated",
+        ),
+    ),
+    "D17": Requirement(
+        "CASES",
+        "all",
+        (
+            "acceptance/test_stopping.py::test_D17_a_queued_run_is_cancelled_by_its_row_alone",
+            "acceptance/test_stopping.py::test_D17_a_stop_closes_the_stream_frees_the_slot_and_survives_a_restart_of_everything",
+            "acceptance/test_stopping.py::test_D17_a_stop_while_a_retry_waits_ends_the_run_and_nothing_is_sent_again",
+            "integration/test_client.py::test_D17_a_queued_run_is_cancelled_without_a_worker_having_seen_it",
+            "integration/test_client.py::test_D17_a_stop_closes_the_stream_and_cancelled_survives_reopening",
+            "unit/llm/test_openai_chat_limits.py::test_D17_a_cancel_from_another_thread_closes_a_blocked_stream",
+            "unit/llm/test_openai_chat_limits.py::test_D17_nothing_that_arrived_is_handled_after_the_cancel",
+            "unit/llm/test_transport.py::test_D17_a_cancel_wakes_a_blocked_tls_read",
+            "unit/llm/test_transport.py::test_D17_a_cancel_wakes_a_tls_handshake_that_nobody_answers",
+        ),
+    ),
+    "D21": Requirement(
+        "CASES",
+        "what the leases in Redis do; the fleet is not built yet",
+        ("integration/test_redis_away.py::test_D21_flushed_redis_knows_nothing_and_serves_on",),
+    ),
+    "D22": Requirement(
+        "CASES",
+        "all",
+        (
+            "acceptance/test_durability.py::test_D22_a_workers_wrong_clock_takes_no_claim_over_and_loses_none",
+            "integration/test_races_claims.py::test_D22_a_worker_whose_clock_is_wrong_takes_nothing_over_early",
+            "integration/test_races_claims.py::test_D22_processes_with_different_clocks_agree_on_what_is_due",
+            "unit/llm/test_http_failures.py::test_D22_a_date_is_compared_with_the_answers_own_clock",
+        ),
+    ),
+    "D23": Requirement(
+        "CASES",
+        "all",
+        (
+            "acceptance/test_provider.py::test_D23_a_wait_beyond_the_deadline_ends_the_run_at_once",
+            "acceptance/test_provider.py::test_D23_each_attempt_is_one_request_and_the_wait_grows_with_jitter",
+            "acceptance/test_provider.py::test_D23_no_slot_is_held_while_a_run_waits_for_its_provider",
+            "acceptance/test_provider.py::test_D23_retry_after_is_kept_exactly_plus_at_most_the_first_delay",
+            "unit/llm/test_openai_chat_limits.py::test_D23_a_rate_limit_has_its_own_class",
+            "unit/llm/test_openai_chat_limits.py::test_D23_each_attempt_is_one_request_and_hands_on_what_retry_after_says",
+        ),
+    ),
+    "D24": Requirement(
+        "CASES",
+        "all",
+        ("acceptance/test_durability.py::test_D24_malformed_rows_of_a_sweep_batch_are_parked_and_the_others_proceed",),
+    ),
+    "W01": Requirement(
+        "CASES",
+        "all but compaction, which is not built yet",
+        (
+            "acceptance/test_wire.py::test_W01_a_window_that_ends_inside_of_three_parallel_results_sends_all_of_them_or_nothing",
+            "acceptance/test_wire.py::test_W01_every_request_that_was_ever_frozen_pairs_each_call_with_its_result",
+            "acceptance/test_wire.py::test_W01_the_last_loop_ends_with_its_results_delivered_and_no_orphan",
+        ),
+    ),
+    "W02": Requirement(
+        "CASES",
+        "all",
+        (
+            "acceptance/test_delivery.py::test_W02_three_results_that_end_in_reverse_are_adjacent_in_order_and_the_same_bytes_again",
+        ),
+    ),
+    "W03": Requirement(
+        "CASES",
+        "all",
+        (
+            "acceptance/test_wire.py::test_W03_calls_that_share_a_provider_id_have_ids_of_ours_and_are_each_executed_once",
+            "unit/llm/test_chat_assembly.py::test_W03_equal_provider_ids_on_two_indexes_are_two_calls",
+            "unit/llm/test_chat_assembly.py::test_W03_equal_provider_ids_without_indexes_are_two_calls",
+        ),
+    ),
+    "W04": Requirement(
+        "CASES",
+        "the encoding of blank answers",
+        (
+            "unit/llm/test_chat_encoding.py::test_W04_a_blank_answer_with_calls_has_no_content",
+            "unit/llm/test_chat_encoding.py::test_W04_a_blank_answer_without_calls_shows_visible_text",
+        ),
+    ),
+    "W05": Requirement(
+        "CASES",
+        "all",
+        (
+            "acceptance/test_wire.py::test_W05_broken_arguments_are_answered_kept_as_they_are_and_shown_as_valid_json",
+            "unit/capabilities/test_arguments.py::test_W05_broken_arguments_tell_the_model_what_to_fix",
+            "unit/capabilities/test_arguments.py::test_W05_nesting_bomb_is_refused_and_harms_nobody",
+            "unit/llm/test_chat_encoding.py::test_W05_broken_arguments_go_on_the_wire_as_a_json_object_that_keeps_the_raw_text",
+            "unit/llm/test_chat_encoding.py::test_W05_lone_surrogates_in_arguments_are_replaced_escaped_or_not",
+            "unit/llm/test_chat_encoding.py::test_W05_sound_arguments_stay_as_the_model_wrote_them",
+        ),
+    ),
+    "W06": Requirement(
+        "CASES",
+        "all",
+        ("acceptance/test_wire.py::test_W06_calls_of_a_message_that_was_cut_at_its_limit_are_not_executed",),
+    ),
+    "W07": Requirement(
+        "CASES",
+        "all",
+        (
+            "acceptance/test_wire.py::test_W07_an_invalid_call_is_a_settled_member_with_an_error_and_the_run_goes_on",
+            "acceptance/test_wire.py::test_W07_calls_that_are_all_invalid_are_delivered_at_once",
+            "acceptance/test_wire.py::test_W07_empty_arguments_call_a_tool_that_takes_none",
+            "unit/capabilities/test_arguments.py::test_W07_arguments_against_the_schema_are_refused_with_every_place",
+            "unit/capabilities/test_arguments.py::test_W07_empty_arguments_mean_an_empty_object",
+            "unit/capabilities/test_arguments.py::test_W07_empty_arguments_still_obey_the_schema",
+            "unit/capabilities/test_arguments.py::test_W07_unknown_name_is_looked_up_in_this_catalog_only",
+            "unit/llm/test_chat_encoding.py::test_W07_no_arguments_are_an_empty_object",
+        ),
+    ),
+    "W08": Requirement(
+        "CASES",
+        "raw, effective value and preview of results",
+        (
+            "unit/capabilities/test_result.py::test_W08_effective_text_is_valid_utf8_and_the_same_from_raw",
+            "unit/capabilities/test_result.py::test_W08_lone_surrogate_is_kept_in_raw_and_replaced_in_the_effective_text",
+            "unit/capabilities/test_result.py::test_W08_lone_surrogates_inside_of_json_are_replaced_and_said",
+            "unit/capabilities/test_result.py::test_W08_raw_result_survives_its_bytes_and_gives_the_same_bytes_again",
+            "unit/capabilities/test_result.py::test_W08_ten_megabytes_on_one_line_keep_their_hash_and_get_a_marked_preview",
+        ),
+    ),
+    "S01": Requirement(
+        "CASES",
+        "all",
+        (
+            "acceptance/test_streams.py::test_S01_a_whole_stream_ends_the_run_with_its_text_and_its_usage",
+            "unit/llm/test_openai_chat.py::test_S01_http_chunks_of_one_byte_give_the_same_answer",
+            "unit/llm/test_openai_chat.py::test_S01_only_the_whole_stream_is_complete",
+            "unit/llm/test_sse.py::test_S01_golden_stream_gives_the_same_events_when_cut_at_any_byte",
+        ),
+    ),
+    "S02": Requirement(
+        "CASES",
+        "all",
+        (
+            "acceptance/test_streams.py::test_S02_a_stream_that_never_ends_well_fails_the_run_with_an_unknown_outcome",
+            "acceptance/test_streams.py::test_S02_a_stream_without_its_last_frames_is_sent_again_and_never_joined",
+            "unit/llm/test_openai_chat.py::test_S02_a_body_that_ends_before_its_frame_is_incomplete_in_every_profile",
+            "unit/llm/test_openai_chat.py::test_S02_a_stream_without_its_last_frames_is_never_success",
+        ),
+    ),
+    "S03": Requirement(
+        "CASES",
+        "all",
+        (
+            "acceptance/test_streams.py::test_S03_an_error_inside_of_a_200_is_a_provider_error_and_never_an_empty_answer",
+            "acceptance/test_streams.py::test_S03_an_error_inside_of_a_200_is_sent_again_where_its_class_says_so",
+            "unit/llm/test_chat_assembly.py::test_S03_an_error_is_reported_wherever_it_stands",
+            "unit/llm/test_http_failures.py::test_S03_an_error_frame_is_classified_by_its_codes",
+            "unit/llm/test_openai_chat.py::test_S03_an_error_inside_a_200_stream_is_a_provider_error",
+        ),
+    ),
+    "S04": Requirement(
+        "CASES",
+        "the adapter for chat",
+        (
+            "unit/llm/test_chat_assembly.py::test_S04_a_fragment_for_a_closed_call_is_an_error_in_that_profile_too",
+            "unit/llm/test_chat_assembly.py::test_S04_a_profile_may_open_a_new_call_for_a_new_id",
+            "unit/llm/test_chat_assembly.py::test_S04_a_second_id_on_a_used_index_is_an_error",
+            "unit/llm/test_chat_assembly.py::test_S04_interleaved_indexes_stay_apart_and_keep_their_order",
+            "unit/llm/test_chat_assembly.py::test_S04_names_are_not_joined",
+            "unit/llm/test_chat_assembly.py::test_S04_output_after_the_finish_reason_is_an_error",
+            "unit/llm/test_openai_chat.py::test_S04_a_call_over_three_deltas_is_one_call",
+            "unit/llm/test_openai_chat.py::test_S04_two_calls_on_one_index_are_a_protocol_error_and_never_joined",
+        ),
+    ),
+    "S05": Requirement(
+        "CASES",
+        "all",
+        (
+            "acceptance/test_streams.py::test_S05_keep_alives_alone_deliver_nothing_and_do_not_hold_off_the_limit_of_the_first_output",
+            "acceptance/test_streams.py::test_S05_keep_alives_are_no_first_output_and_change_no_answer",
+            "unit/http/test_watch.py::test_S05_bytes_re_arm_the_idle_limit_and_not_the_deadline",
+            "unit/llm/test_openai_chat.py::test_S05_comments_and_empty_data_are_no_output",
+            "unit/llm/test_openai_chat_limits.py::test_S05_keep_alives_move_neither_the_deadline_nor_the_wait_for_output",
+            "unit/llm/test_openai_chat_limits.py::test_S05_keep_alives_re_arm_the_idle_limit",
+        ),
+    ),
+    "S06": Requirement(
+        "CASES",
+        "the adapter for chat",
+        (
+            "unit/llm/test_openai_chat.py::test_S06_a_content_filter_is_carried_as_finish_reason",
+            "unit/llm/test_openai_chat.py::test_S06_a_refusal_is_kept_apart_from_text_and_counts_as_output",
+        ),
+    ),
+    "S07": Requirement(
+        "CASES",
+        "the adapter for chat: apart from text",
+        (
+            "unit/llm/test_chat_assembly.py::test_S07_reasoning_stays_apart_and_is_not_doubled",
+            "unit/llm/test_openai_chat.py::test_S07_reasoning_is_apart_from_text_and_counts_as_output",
+        ),
+    ),
+    "S08": Requirement(
+        "CASES",
+        "the adapter for chat",
+        ("unit/llm/test_openai_chat.py::test_S08_calls_stand_although_the_finish_reason_says_stop",),
+    ),
+    "S10": Requirement(
+        "CASES",
+        "all",
+        (
+            "acceptance/test_streams.py::test_S10_a_compressed_stream_is_read_like_any_other",
+            "acceptance/test_streams.py::test_S10_a_stream_that_stalls_ends_by_the_idle_limit_and_is_sent_again",
+            "acceptance/test_streams.py::test_S10_a_web_page_in_place_of_a_stream_fails_the_run_and_none_of_it_is_shown",
+            "acceptance/test_streams.py::test_S10_a_whole_json_answer_in_place_of_a_stream_is_the_answer",
+            "unit/llm/test_openai_chat.py::test_S10_a_gzip_stream_is_read_like_any_other",
+            "unit/llm/test_openai_chat.py::test_S10_a_json_answer_in_place_of_a_stream_is_complete_when_whole",
+            "unit/llm/test_openai_chat.py::test_S10_a_web_page_in_place_of_a_stream_is_a_protocol_error",
+            "unit/llm/test_openai_chat_limits.py::test_S10_a_stall_after_output_ends_by_the_idle_limit_if_one_is_set",
+            "unit/llm/test_openai_chat_limits.py::test_S10_a_stall_ends_by_the_deadline_always",
+        ),
+    ),
+    "K04": Requirement(
+        "CASES",
+        "the check of a release",
+        (
+            "unit/domain/test_release.py::test_K04_fixed_part_at_the_budget_is_refused_with_the_breakdown",
+            "unit/domain/test_release.py::test_K04_fixed_part_between_trigger_and_budget_is_accepted_with_a_warning",
+            "unit/domain/test_release.py::test_K04_warning_begins_exactly_at_the_trigger",
+        ),
+    ),
+}
