@@ -1,9 +1,10 @@
 """What a tool's function may know about its call: who calls, how long it has, whether to stop."""
 
 import threading
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from agentloom_worker.clock import Clock
+from agentloom_worker.frozen import replace
 from agentloom_worker.ids import OperationId, RunId
 
 

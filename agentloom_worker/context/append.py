@@ -1,7 +1,7 @@
 """Appending records: one keyed part makes one effective revision (RULINGS R8). Pure; the caller commits."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from agentloom_worker.context.request import UTF8_ENVELOPE, fragment_tokens
 from agentloom_worker.context.view import View
@@ -16,6 +16,7 @@ from agentloom_worker.domain.context import (
     next_manifest_hash,
 )
 from agentloom_worker.domain.model import Role
+from agentloom_worker.frozen import replace
 from agentloom_worker.ids import CallId, Ids, InputId, OperationId, RecordId, ReleaseId
 
 

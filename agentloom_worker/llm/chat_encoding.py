@@ -6,10 +6,12 @@ join of a head, the message fragments and a tail, and every fragment can be enco
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from agentloom_worker.canonical import canonical_bytes, effective_text
 from agentloom_worker.domain.model import Message, MessageCall, RequestParameters, Role, ToolSchema
 from agentloom_worker.errors import Code, RunError
+from agentloom_worker.limits import RELEASE_CACHE
 from agentloom_worker.llm.profiles import Profile, ReasoningReplay
 
 ENCODING_VERSION = 1
@@ -32,6 +34,17 @@ RESERVED_PARAMETERS = frozenset(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Envelope:
+    """All of a body but its messages, for one pair of parameters and tools."""
+
+    parameters: RequestParameters
+    tools: bytes
+    head: bytes
+    tail: bytes
+    hashed: bytes  # the parameters as they are hashed
+
+
 class ChatEncoding:
     """Encodes for one profile; pure. Raises MODEL_FEATURE_UNSUPPORTED for flags it does not implement."""
 
@@ -48,6 +61,8 @@ class ChatEncoding:
                 " reorders messages nor replays reasoning",
             )
         self.profile = profile
+        # By identity, since a provider's parameters may hold what cannot be hashed; a run's are one object.
+        self._envelopes: dict[int, _Envelope] = {}
 
     def encode_message(self, message: Message) -> bytes:
         """One message. Lone surrogates become U+FFFD; see `wire_arguments` for broken calls."""
@@ -81,17 +96,20 @@ class ChatEncoding:
 
     def encode_parameters(self, parameters: RequestParameters) -> bytes:
         """The body without messages and tools."""
+        kept = self._envelopes.get(id(parameters))
+        if kept is not None and kept.parameters is parameters:
+            return kept.hashed
         return canonical_bytes(self._parameter_document(parameters))
 
     def join_body(self, parameters: RequestParameters, fragments: Sequence[bytes], tools: bytes) -> bytes:
         """The whole body, as it is sent."""
-        head, tail = self._envelope(parameters, tools)
-        return b"".join((head, b",".join(fragments), tail))
+        envelope = self._envelope(parameters, tools)
+        return b"".join((envelope.head, b",".join(fragments), envelope.tail))
 
     def envelope_bytes(self, parameters: RequestParameters, tools: bytes) -> int:
         """Bytes of the body around the fragments and their commas."""
-        head, tail = self._envelope(parameters, tools)
-        return len(head) + len(tail)
+        envelope = self._envelope(parameters, tools)
+        return len(envelope.head) + len(envelope.tail)
 
     def _parameter_document(self, parameters: RequestParameters) -> dict[str, object]:
         taken = sorted(RESERVED_PARAMETERS.intersection(name for name, _ in parameters.extra))
@@ -107,7 +125,15 @@ class ChatEncoding:
             document["stream_options"] = {"include_usage": True}
         return document
 
-    def _envelope(self, parameters: RequestParameters, tools: bytes) -> tuple[bytes, bytes]:
+    def _envelope(self, parameters: RequestParameters, tools: bytes) -> _Envelope:
+        kept = self._envelopes.get(id(parameters))
+        if kept is None or kept.parameters is not parameters or kept.tools != tools:
+            if len(self._envelopes) >= RELEASE_CACHE:
+                self._envelopes.clear()
+            kept = self._envelopes[id(parameters)] = self._make_envelope(parameters, tools)
+        return kept
+
+    def _make_envelope(self, parameters: RequestParameters, tools: bytes) -> _Envelope:
         document = self._parameter_document(parameters)
         # Sorted keys: what is below "messages" stands before it, the rest after it. "tools" is spliced in as
         # bytes at its place among the latter, so that large schemas are not parsed again.
@@ -120,7 +146,8 @@ class ChatEncoding:
             pieces.append(b'"tools":' + tools)
         if last:
             pieces.append(canonical_bytes(last)[1:-1])
-        return before, b"]" + b"".join(b"," + piece for piece in pieces) + b"}"
+        after = b"]" + b"".join(b"," + piece for piece in pieces) + b"}"
+        return _Envelope(parameters, tools, before, after, canonical_bytes(document))
 
 
 def wire_arguments(arguments_text: str) -> str:

@@ -1,12 +1,11 @@
 """How a role ends: the node goes to settle with its cause; what is still open is closed (RULINGS A3, A19)."""
 
-from dataclasses import replace
-
 from agentloom_worker.domain.commit import Put
 from agentloom_worker.domain.dispatch import Successor
 from agentloom_worker.domain.model import Executed
 from agentloom_worker.domain.operation import Attempt, AttemptState, Operation, OperationStatus
 from agentloom_worker.domain.run import EndCause, LoopTicket, NodeTask, Phase, TicketState
+from agentloom_worker.frozen import replace
 from agentloom_worker.runtime.slice import Slice
 
 

@@ -3,7 +3,6 @@
 Every check of the sender stands here, at the moment of the send: permit, ticket, hash, credential, deadline.
 """
 
-from dataclasses import replace
 from uuid import UUID
 
 from agentloom_worker import faults
@@ -32,6 +31,7 @@ from agentloom_worker.domain.operation import Attempt, AttemptState, Operation, 
 from agentloom_worker.domain.run import TicketState
 from agentloom_worker.domain.session import DeliveryState
 from agentloom_worker.errors import AgentloomError, Code, InvariantError, RunError, SupersededError
+from agentloom_worker.frozen import replace
 from agentloom_worker.llm.adapter import AttemptContext, ModelCall
 from agentloom_worker.runtime.commit import commit_held
 from agentloom_worker.runtime.live import Live

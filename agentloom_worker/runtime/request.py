@@ -1,7 +1,5 @@
 """Requests of a release: their constant head, and building one again from its recipe."""
 
-from dataclasses import replace
-
 from agentloom_worker.context.request import ROUNDS, hash_request
 from agentloom_worker.context.view import View
 from agentloom_worker.domain.model import RequestParameters
@@ -10,6 +8,7 @@ from agentloom_worker.domain.recipe import Recipe, RequestBinding
 from agentloom_worker.domain.release import FrozenRelease
 from agentloom_worker.domain.run import Run
 from agentloom_worker.errors import Code, InvariantError, RequestError
+from agentloom_worker.frozen import replace
 from agentloom_worker.runtime.ports import CachedView, Ports, RequestHead
 from agentloom_worker.runtime.slice import adapter_of, build_view, load_owned_release
 

@@ -1,9 +1,8 @@
 """The scopes around a node: its invocation and the graph execution, closed with it."""
 
-from dataclasses import replace
-
 from agentloom_worker.domain.commit import Put
 from agentloom_worker.domain.run import AgentInvocation, GraphExecution, ScopeStatus
+from agentloom_worker.frozen import replace
 from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.runtime.slice import Slice
 

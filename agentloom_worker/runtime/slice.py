@@ -1,6 +1,6 @@
 """What a step sees: the run's rows loaded once, immutable, changed only by building a new slice."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from uuid import UUID
 
 from agentloom_worker.canonical import parse
@@ -16,6 +16,7 @@ from agentloom_worker.domain.response import decode_response
 from agentloom_worker.domain.run import CallBatch, LoopTicket, NodeTask, Run
 from agentloom_worker.domain.session import PendingInput
 from agentloom_worker.errors import InvariantError
+from agentloom_worker.frozen import replace
 from agentloom_worker.ids import OperationId, ReleaseId, RunId
 from agentloom_worker.llm.adapter import ModelAdapter
 from agentloom_worker.runtime.ports import CachedView, OwnedRelease, Ports

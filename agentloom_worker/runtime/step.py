@@ -7,7 +7,7 @@ it → one RuntimeCommit → publish, or go on inline.
 import logging
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -28,6 +28,7 @@ from agentloom_worker.errors import (
     RevisionConflictError,
     SupersededError,
 )
+from agentloom_worker.frozen import replace
 from agentloom_worker.ids import ClaimToken, DispatchId, ProcessId
 from agentloom_worker.runtime.commit import commit, save_late
 from agentloom_worker.runtime.dispatch import outbox_row, wake_up

@@ -1,10 +1,9 @@
 """Stopping a run: one commit that voids every claim of it and leaves finalize (RULINGS R3)."""
 
-from dataclasses import replace
-
 from agentloom_worker.domain.commit import Event, RunMove
 from agentloom_worker.domain.dispatch import Successor
 from agentloom_worker.domain.run import EndCause, RunStatus
+from agentloom_worker.frozen import replace
 from agentloom_worker.runtime.result import RunEnd, StepResult, hash_command
 from agentloom_worker.runtime.slice import Slice
 

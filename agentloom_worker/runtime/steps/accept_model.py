@@ -4,8 +4,6 @@ Odd but complete answers are typed here (RULINGS A21); an invalid call is a sett
 never a lost one (RUNTIME 6).
 """
 
-from dataclasses import replace
-
 from agentloom_worker.canonical import sha256
 from agentloom_worker.capabilities.arguments import check_arguments
 from agentloom_worker.capabilities.catalog import capability_not_found, find
@@ -28,6 +26,7 @@ from agentloom_worker.domain.operation import (
 from agentloom_worker.domain.response import decode_response
 from agentloom_worker.domain.run import BatchState, CallBatch, EndCause, Phase
 from agentloom_worker.errors import Code, InvariantError
+from agentloom_worker.frozen import replace
 from agentloom_worker.ids import BatchId, OperationId
 from agentloom_worker.limits import CALLS_PER_MESSAGE_MAX
 from agentloom_worker.runtime.ending import close_ticket, end_node, settle_successor

@@ -1,7 +1,5 @@
 """attempt_call: what one call of a batch leaves behind; the database decides who was last (RULINGS A8)."""
 
-from dataclasses import replace
-
 from agentloom_worker.cancellation import CancelReason
 from agentloom_worker.capabilities.result import encode_result, failed, present
 from agentloom_worker.domain.capability import CapabilityKind, CapabilitySpec, ResultStatus, ToolResult
@@ -17,6 +15,7 @@ from agentloom_worker.domain.operation import (
     Payload,
 )
 from agentloom_worker.errors import Code, InvariantError
+from agentloom_worker.frozen import replace
 from agentloom_worker.runtime.ending import worse
 from agentloom_worker.runtime.live import Live
 from agentloom_worker.runtime.outcome import Answered, MaybeSent, Outcome, ToolEnded

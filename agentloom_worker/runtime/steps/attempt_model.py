@@ -1,6 +1,5 @@
 """attempt_model: what one model attempt leaves behind (RUNTIME 6; RULINGS R2, A20, R10)."""
 
-from dataclasses import replace
 from typing import assert_never
 
 from agentloom_worker.cancellation import CancelReason
@@ -19,6 +18,7 @@ from agentloom_worker.domain.operation import Attempt, AttemptState, Operation, 
 from agentloom_worker.domain.response import encode_partial, encode_response
 from agentloom_worker.domain.run import EndCause, Phase
 from agentloom_worker.errors import Code, InvariantError
+from agentloom_worker.frozen import replace
 from agentloom_worker.runtime.ending import close_ticket, end_node, settle_successor, worse
 from agentloom_worker.runtime.live import Live
 from agentloom_worker.runtime.outcome import MaybeSent, ModelEnded, Outcome

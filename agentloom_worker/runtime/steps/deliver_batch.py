@@ -1,7 +1,5 @@
 """deliver_batch: every result of a batch into the context at once, by ordinal (seed 000, 6)."""
 
-from dataclasses import replace
-
 from agentloom_worker.canonical import sha256
 from agentloom_worker.capabilities.result import decode_result, model_text
 from agentloom_worker.context.append import NewRecord, append_records
@@ -13,6 +11,7 @@ from agentloom_worker.domain.model import Role
 from agentloom_worker.domain.operation import Operation
 from agentloom_worker.domain.run import BatchState, Phase
 from agentloom_worker.errors import InvariantError
+from agentloom_worker.frozen import replace
 from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.runtime.result import StepResult, hash_command
 from agentloom_worker.runtime.slice import Slice, adapter_of, load_body

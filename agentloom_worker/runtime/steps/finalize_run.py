@@ -4,13 +4,12 @@ It waits for nothing: an operation that may have been sent becomes unknown, any 
 the first cause recorded under the run's lock decides the status (A4).
 """
 
-from dataclasses import replace
-
 from agentloom_worker.domain.commit import Event, Put, RunMove
 from agentloom_worker.domain.dispatch import Successor
 from agentloom_worker.domain.operation import Attempt, Operation
 from agentloom_worker.domain.run import END_STATUS, Continuation, EndCause, Phase, Run
 from agentloom_worker.errors import Code, InvariantError
+from agentloom_worker.frozen import replace
 from agentloom_worker.runtime.ending import close_operation, close_ticket, sent_of
 from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.runtime.result import RunEnd, StepResult, hash_command

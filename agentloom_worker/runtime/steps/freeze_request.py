@@ -1,7 +1,5 @@
 """freeze_request: the hard gate, then recipe, hash, input claims, ticket, permit and attempt intent at once."""
 
-from dataclasses import replace
-
 from agentloom_worker.context.request import (
     estimate_fixed_tokens,
     estimate_tokens,
@@ -14,6 +12,7 @@ from agentloom_worker.domain.recipe import Recipe
 from agentloom_worker.domain.run import EndCause, LoopTicket, Phase, TicketState
 from agentloom_worker.domain.session import DeliveryState, PendingInput
 from agentloom_worker.errors import Code, InvariantError
+from agentloom_worker.frozen import replace
 from agentloom_worker.runtime.ending import end_node, settle_successor
 from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.runtime.request import head_of

@@ -4,8 +4,6 @@ A re-run finds the operation and the cutoff that it made; a fused one asserts th
 its slice was read (RULINGS A6).
 """
 
-from dataclasses import replace
-
 from agentloom_worker.canonical import canonical_bytes, sha256
 from agentloom_worker.context.append import NewRecord, append_records
 from agentloom_worker.context.message import prompt_message, user_message
@@ -16,6 +14,7 @@ from agentloom_worker.domain.model import Role
 from agentloom_worker.domain.operation import Operation, OperationKind, OperationStatus
 from agentloom_worker.domain.run import EndCause, Phase, RunStatus
 from agentloom_worker.errors import Code
+from agentloom_worker.frozen import replace
 from agentloom_worker.ids import OperationId
 from agentloom_worker.runtime.ending import end_node, settle_successor
 from agentloom_worker.runtime.ports import Ports

@@ -1,11 +1,10 @@
 """settle_node: the role is over; its invocation and the one-node graph with it."""
 
-from dataclasses import replace
-
 from agentloom_worker.domain.commit import Put
 from agentloom_worker.domain.dispatch import Successor
 from agentloom_worker.domain.run import Phase
 from agentloom_worker.errors import InvariantError
+from agentloom_worker.frozen import replace
 from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.runtime.result import StepResult, hash_command
 from agentloom_worker.runtime.scopes import close_scopes
