@@ -88,10 +88,12 @@ def test_a_reply_queue_that_is_no_name_is_not_used(worker: Worker) -> None:
     assert (reply.ok, reply_to) == (False, None)
 
 
-def test_a_store_that_is_away_leaves_no_reply_so_the_sender_repeats(worker: Worker) -> None:
+def test_a_store_that_is_away_leaves_no_reply_so_the_sender_repeats(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def away(*_args: object) -> None:
         raise PersistenceUnavailableError("away")
 
-    worker.ports.store.find_owner = away  # type: ignore[method-assign]
+    monkeypatch.setattr(worker.ports.store, "find_owner", away)
     with pytest.raises(PersistenceUnavailableError):
         run(worker, "open_session", agent_id="assistant", session_id=SESSION)
