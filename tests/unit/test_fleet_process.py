@@ -12,7 +12,7 @@ from agentloom_worker.bootstrap import FleetPorts, make_ports, migrate_database
 from agentloom_worker.domain.dispatch import WakeUp
 from agentloom_worker.errors import RequestError
 from agentloom_worker.fleet import FleetProcess
-from agentloom_worker.ids import DispatchId, RunId
+from agentloom_worker.ids import DispatchId, ProcessId, RunId
 from agentloom_worker.llm.adapters.scripted import ScriptedRequest, TextTurn
 from agentloom_worker.runtime.ports import Settings
 from agentloom_worker.runtime.relay import Relay
@@ -106,14 +106,19 @@ def test_no_more_steps_run_at_once_than_there_are_slots(tmp_path: Path, model: M
         assert model.most <= 2
 
 
-def test_the_process_is_listed_while_it_is_there(tmp_path: Path, model: Model) -> None:
+def test_the_process_is_listed_while_it_is_there(tmp_path: Path, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     with fleet_process(tmp_path, model, slots=3) as process:
         (listed,) = process.ports.store.list_workers()
         assert (listed.process_id, listed.slots) == (process.process_id, 3)
         store = process.ports.store
         gone: list[object] = []
         real = store.worker_gone
-        store.worker_gone = lambda process_id: (real(process_id), gone.append(store.list_workers()))  # type: ignore[assignment]
+
+        def farewell(process_id: ProcessId) -> None:
+            real(process_id)
+            gone.append(store.list_workers())
+
+        monkeypatch.setattr(store, "worker_gone", farewell)
     assert gone == [[]]
 
 

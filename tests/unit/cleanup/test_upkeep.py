@@ -89,7 +89,7 @@ def test_more_processes_do_it_less_often_each_and_never_too_seldom(
     assert SWEEP_SPREAD_MAX_S * 1.25 <= 12.5, "a hundred processes would else do nothing in this time"
 
 
-def test_beat_does_every_sweep_itself_and_needs_no_broker() -> None:
+def test_beat_does_every_sweep_itself_and_needs_no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     app = make_app(FleetSettings(broker="redis://127.0.0.1:1/0"))
     app.conf.beat_schedule = make_schedule(FleetSettings(sweep_tick_s=3))
     scheduler = SweepScheduler(app, lazy=True)
@@ -102,7 +102,7 @@ def test_beat_does_every_sweep_itself_and_needs_no_broker() -> None:
         def do(self, name: str) -> None:
             log.append(name)
 
-    scheduler._upkeep = Noting()
+    monkeypatch.setattr(scheduler, "_upkeep", Noting())
     for entry in list(scheduler.schedule.values()):
         scheduler.apply_entry(entry, producer=scheduler.producer)
     assert set(log) == {REDISPATCH, *SWEEPS}
