@@ -76,7 +76,8 @@ class FleetProcess:
     def run(self, dispatch_id: DispatchId, *, force: bool = False) -> bool:
         """Carry out a wake-up in the calling thread; False if the row was not to be had or no slot was free.
 
-        Then the row stays for the table's next reader. Leaves no exception but what ends the process.
+        Then the row stays for the table's next reader. `force` skips the look-up of who may hold it (T11).
+        Leaves no exception but what ends the process.
         """
         if not self._free.acquire(timeout=limits.SLOT_WAIT_S):
             telemetry.count("wake_ups_left")
@@ -105,11 +106,11 @@ class FleetProcess:
             self.ports.store.worker_gone(self.process_id)
         except AgentloomError as error:
             telemetry.log(logging.WARNING, "farewell_failed", code=error.code)
-        self.publisher.close()
-        self.ports.store.close()
+        for port in (self.publisher, self.ports.fast, self.ports.store):
+            port.close()
         return returned
 
-    def _run(self, dispatch_id: DispatchId, *, force: bool = False) -> bool:
+    def _run(self, dispatch_id: DispatchId, *, force: bool) -> bool:
         """With a slot taken: run the row, free the slot."""
         self._count_busy(1)
         try:
@@ -159,7 +160,7 @@ class FleetProcess:
             if self._stopped.is_set() or not self._free.acquire(blocking=False):
                 return
             telemetry.count("taken_from_table")
-            self._own.submit(self._run, dispatch_id)
+            self._own.submit(self._run, dispatch_id, force=True)
 
     # -- upkeep --------------------------------------------------------------------------------------
 

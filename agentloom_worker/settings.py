@@ -22,7 +22,7 @@ _SCHEMES = ("redis://", "rediss://", "sentinel://", "amqp://", "amqps://")
 class FleetSettings(BaseSettings):
     """Read once, when a process starts. `load_settings` turns what is wrong into a RequestError."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True, hide_input_in_errors=True)
 
     database: SecretStr = Field(
         default=SecretStr("postgresql://127.0.0.1:5432/agentloom"),

@@ -125,8 +125,8 @@ def main() -> int:
         made = make_fleet_ports(settings, (), 2)
         with DevModel(parse_script(SCRIPT)) as model, processes({**os.environ, **variables}, folder) as started:
             succeeded = _serve(made, model, started, folder)
-        made.publisher.close()
-        made.ports.store.close()
+        for port in (made.publisher, made.ports.fast, made.ports.store):
+            port.close()
     return 0 if succeeded == RUNS else 1
 
 

@@ -39,6 +39,7 @@ def make_app(settings: FleetSettings) -> Celery:
         accept_content=["json"],
         # A broker that went away is waited for; it carries hints, so nothing depends on when it comes back.
         broker_connection_timeout=4,
+        broker_heartbeat=10,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
         broker_transport_options=address.consume_options(SLOTS_DEFAULT),

@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from typing import NoReturn
 
 from billiard.process import current_process
 from celery import signals
@@ -17,7 +18,7 @@ from celery import signals
 from agentloom_worker import telemetry
 from agentloom_worker.bootstrap import make_fleet_ports
 from agentloom_worker.domain.dispatch import Queue
-from agentloom_worker.errors import AgentloomError
+from agentloom_worker.errors import AgentloomError, PersistenceUnavailableError
 from agentloom_worker.fleet import FleetProcess
 from agentloom_worker.limits import DRAIN_GRACE_S
 from agentloom_worker.metrics import serve_metrics
@@ -26,6 +27,7 @@ from config.logs import set_up_logging
 
 _EX_UNAVAILABLE = 69
 _EX_STUCK = 70
+_CHILD_TRIES = 60
 
 
 class _Life:
@@ -89,7 +91,7 @@ def _init(sender: object, **_kwargs: object) -> None:
     if _life.is_master:
         _check_database()
     else:
-        _start(settings.metrics_port)
+        _start(settings.metrics_port, tries=1)
 
 
 def _init_child(**_kwargs: object) -> None:
@@ -99,7 +101,7 @@ def _init_child(**_kwargs: object) -> None:
     _life.is_master = False
     os.close(_life.drain_writer)
     index = int(getattr(current_process(), "index", 0) or 0)
-    _start(settings.metrics_port + index if settings.metrics_port else 0)
+    _start(settings.metrics_port + index if settings.metrics_port else 0, tries=_CHILD_TRIES)
 
 
 def _check_database() -> None:
@@ -113,13 +115,10 @@ def _check_database() -> None:
         made.ports.store.close()
 
 
-def _start(metrics_port: int) -> None:
+def _start(metrics_port: int, *, tries: int) -> None:
     made = make_fleet_ports(settings, _life.queues, _life.slots)
     process = FleetProcess(made, slots=_life.slots, worn_out=_end_this_process)
-    try:
-        process.start()
-    except AgentloomError as error:
-        _refuse(error)
+    _begin(process, tries)
     _life.process, _life.pid = process, os.getpid()
     if metrics_port:
         store = made.ports.store
@@ -134,7 +133,21 @@ def _start(metrics_port: int) -> None:
     )
 
 
-def _refuse(error: AgentloomError) -> None:
+def _begin(process: FleetProcess, tries: int) -> None:
+    """Start it. A child that is made anew waits for a database that is away; its pool would only make the next."""
+    clock = process.ports.clock
+    for left in reversed(range(tries)):
+        try:
+            process.start()
+            return
+        except AgentloomError as error:
+            if left == 0 or not isinstance(error, PersistenceUnavailableError):
+                _refuse(error)
+            telemetry.log(logging.WARNING, "database_awaited", code=error.code)
+            clock.wait(threading.Event(), 1.0)
+
+
+def _refuse(error: AgentloomError) -> NoReturn:
     """Celery logs exceptions of a receiver and goes on; this one ends the worker, and says why."""
     telemetry.log(logging.CRITICAL, "not_ready", code=error.code, error=error.message)
     raise SystemExit(_EX_UNAVAILABLE)

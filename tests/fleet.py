@@ -149,8 +149,8 @@ class Fleet:
         """End what still runs."""
         for process in self.processes:
             process.kill_session()
-        self.made.publisher.close()
-        self.made.ports.store.close()
+        for port in (self.made.publisher, self.made.ports.fast, self.made.ports.store):
+            port.close()
 
     def _start(self, arguments: list[str], extra: dict[str, str]) -> FleetProcessHandle:
         environment = {**self.environment, **{f"AGENTLOOM_{name}": value for name, value in extra.items()}}

@@ -203,6 +203,7 @@ def test_D08_a_drained_worker_leaves_in_time_and_others_go_on_with_its_streams(f
 def test_prefork_children_serve_and_drain_and_a_solitary_worker_takes_what_others_must_not(
     fleet: Fleet, model: DevModel
 ) -> None:
+    model.clear()
     fleet.worker(pool="prefork", slots=2)
     solitary = fleet.worker("solitary", pool="prefork", slots=1)
     runs = [question(fleet, model, f"forked {number}") for number in range(4)]
@@ -219,7 +220,12 @@ def test_prefork_children_serve_and_drain_and_a_solitary_worker_takes_what_other
     assert_right(fleet, [*runs, alone])
     if moved:
         assert [line["run_id"] for line in solitary.lines("step_committed")] == [str(alone)]
+    held = question(fleet, model, "held in a child")
+    assert model.wait_until(lambda seen: any(r.outcome is Outcome.OPEN for r in seen), 60)
     assert [handle.end() for handle in fleet.processes] == [0, 0]
+    assert not any(handle.lines("drain_overdue") for handle in fleet.processes)
+    left = [row for row in fleet.ports.store.list_dispatches(run_id=held) if row.step == "attempt_model"]
+    assert [(row.claimed_by, row.losses) for row in left] == [(None, 0)]
     assert fleet.ports.store.list_workers() == []
 
 

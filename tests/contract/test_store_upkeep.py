@@ -1,0 +1,160 @@
+"""What the fleet's upkeep asks of the store, the same on both databases."""
+
+from contextlib import closing
+
+import pytest
+
+from agentloom_worker.cleanup.sweeps.run_leases import renew_run_leases
+from agentloom_worker.domain.run import RunStatus
+from agentloom_worker.errors import PersistenceUnavailableError
+from agentloom_worker.ids import ProcessId
+from agentloom_worker.limits import RUN_LEASE_TTL_S
+from agentloom_worker.runtime.ports import US
+from agentloom_worker.storage.tables import metadata
+from tests.databases import connect
+from tests.ground import Ground, stand
+
+
+def _seen(ground: Ground, queues: str = "control,model") -> ProcessId:
+    process_id = ProcessId(ground.new())
+    ground.store.worker_seen(process_id, host="here", pid=7, queues=queues, slots=4, version="1", draining=False)
+    return process_id
+
+
+def _lease(ground: Ground) -> int | None:
+    table = metadata.tables["run"]
+    with ground.store.driver.engine.connect() as conn:
+        found = conn.execute(table.select().where(table.c.run_id == ground.run_id)).one()
+    lease: int | None = found.lease_expires_at
+    return lease
+
+
+def test_a_row_is_listed_once_it_has_been_due_for_the_patience(database_url: str) -> None:
+    ground = stand(database_url)
+    row = ground.row_of("prepare_context")
+    assert ground.store.list_due(("control",), 10) == [row]
+    assert ground.store.list_due(("control",), 10, patience_us=US) == []
+    ground.clock.advance(1.1)
+    assert ground.store.list_due(("control",), 10, patience_us=US) == [row]
+    assert ground.store.list_due(("model",), 10) == []
+
+
+def test_a_woken_row_is_met_by_the_next_sweep_and_a_claimed_one_stays_as_it_is(database_url: str) -> None:
+    ground = stand(database_url)
+    row = ground.row_of("prepare_context")
+    assert ground.worker.sweeper.sweep().seen == 0
+    ground.store.wake([row])
+    assert ground.worker.sweeper.sweep().published == 1
+    assert [wake_up.dispatch_id for wake_up in ground.worker.published][-1] == row
+    ground.claim("prepare_context")
+    before = ground.store.list_dispatches()
+    ground.store.wake([row])
+    assert ground.store.list_dispatches() == before
+
+
+def test_queues_are_counted_by_what_their_rows_wait_for(database_url: str) -> None:
+    ground = stand(database_url)
+    ground.clock.advance(3.0)
+    (depth,) = ground.store.count_queues()
+    assert (depth.queue, depth.due, depth.waiting, depth.claimed, depth.parked) == ("control", 1, 1, 0, 0)
+    assert 3 * US <= depth.oldest_due_us < 4 * US
+    ground.claim("prepare_context")
+    ground.set_row(ground.row_of("expire_run"), parked_at=1, losses=2)
+    (depth,) = ground.store.count_queues()
+    assert (depth.due, depth.waiting, depth.claimed, depth.parked, depth.lost) == (0, 0, 1, 1, 1)
+    assert depth.oldest_due_us == 0
+
+
+def test_processes_are_listed_with_their_silence_and_forgotten_after_it(database_url: str) -> None:
+    ground = stand(database_url)
+    old = _seen(ground)
+    ground.clock.advance(100.0)
+    new = _seen(ground, "tools")
+    listed = ground.store.list_workers()
+    assert [(worker.process_id, worker.queues, worker.slots) for worker in listed] == [
+        (old, ("control", "model"), 4),
+        (new, ("tools",), 4),
+    ]
+    assert [worker.silent_us // US for worker in listed] == [100, 0]
+    assert ground.store.prune_workers(50 * US) == 1
+    assert [worker.process_id for worker in ground.store.list_workers()] == [new]
+
+
+def test_R7_no_lease_is_renewed_that_no_writing_step_has_begun(database_url: str) -> None:
+    ground = stand(database_url)
+    assert renew_run_leases(ground.ports) == 0
+    assert _lease(ground) is None
+
+
+def test_R7_the_lease_of_a_run_that_waits_is_renewed_until_a_step_holds_it_or_it_ends(database_url: str) -> None:
+    ground = stand(database_url)
+    # What a step that writes an environment would have begun.
+    ground.set_run(lease_expires_at=1)
+    assert renew_run_leases(ground.ports) == 1
+    lease = _lease(ground)
+    assert lease is not None
+    assert lease // US == (ground.clock.wall_us() // US) + int(RUN_LEASE_TTL_S)
+    ground.claim("prepare_context")
+    assert renew_run_leases(ground.ports) == 0, "the claimed step's commit renews it"
+    ground.set_row(ground.row_of("prepare_context"), claim_token=None, claimed_by=None, claimed_until=None)
+    assert renew_run_leases(ground.ports) == 1
+    ground.set_run(status=RunStatus.SUCCEEDED.value)
+    assert renew_run_leases(ground.ports) == 0
+
+
+def test_upkeep_of_the_database_itself_is_harmless(database_url: str) -> None:
+    ground = stand(database_url)
+    ground.store.vacuum()
+    oldest = ground.store.oldest_snapshot()
+    assert (oldest is None) == database_url.startswith("sqlite")
+    with ground.store.turn("anything") as mine:
+        assert mine
+
+
+def test_a_turn_is_one_process_s_until_it_ends(clean_postgres: str) -> None:
+    ground = stand(clean_postgres)
+    other = ground.other_worker().ports.store
+    with ground.store.turn("sweep") as mine:
+        assert mine
+        with other.turn("sweep") as theirs, other.turn("another duty") as different:
+            assert (theirs, different) == (False, True)
+    with other.turn("sweep") as theirs:
+        assert theirs
+
+
+def test_a_turn_whose_session_was_ended_from_outside_passes_on(clean_postgres: str) -> None:
+    ground = stand(clean_postgres)
+    with ground.store.turn("sweep") as mine:
+        assert mine
+        with closing(connect(clean_postgres)) as conn:
+            conn.autocommit = True
+            with conn.cursor() as cursor:
+                cursor.execute(
+                    "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+                    " WHERE datname = current_database() AND state = 'idle in transaction'"
+                )
+                assert cursor.rowcount == 1
+    with ground.store.turn("sweep") as again:
+        assert again
+
+
+def test_the_oldest_snapshot_is_the_one_that_a_session_holds(clean_postgres: str) -> None:
+    ground = stand(clean_postgres)
+    with closing(connect(clean_postgres)) as conn, conn.cursor() as cursor:
+        cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        cursor.execute("SELECT 1 FROM run")
+        for _ in range(3):
+            ground.set_run(lease_expires_at=5)
+        oldest = ground.store.oldest_snapshot()
+        assert oldest is not None
+        assert oldest.age_xids >= 3
+        assert oldest.held_s > 0
+
+
+def test_a_store_that_is_away_gives_no_turn(tmp_path: object) -> None:
+    from agentloom_worker.clock import SystemClock
+    from agentloom_worker.storage.store import open_store
+
+    store = open_store("postgresql://nobody@127.0.0.1:1/none", SystemClock(), pool_size=1)
+    with pytest.raises(PersistenceUnavailableError), store.turn("sweep"):
+        raise AssertionError("no turn without a store")

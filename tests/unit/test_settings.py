@@ -1,0 +1,98 @@
+"""Settings: every one documented, nothing secret shown, what is wrong named."""
+
+import pytest
+
+from agentloom_worker.domain.dispatch import Queue
+from agentloom_worker.errors import RequestError
+from agentloom_worker.settings import PREFIX, FleetSettings, load_settings, settings_reference
+
+
+@pytest.fixture(autouse=True)
+def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for line in settings_reference():
+        monkeypatch.delenv(line.env, raising=False)
+
+
+def test_every_setting_is_documented_with_its_variable_and_default() -> None:
+    lines = settings_reference()
+    assert [line.name for line in lines] == list(FleetSettings.model_fields)
+    for line in lines:
+        assert line.env == f"{PREFIX}{line.name.upper()}"
+        assert len(line.description) > 20 and line.description.endswith("."), line.name
+    by_name = {line.name: line for line in lines}
+    assert by_name["queues"].default == "control,model,tools,maintenance"
+    assert by_name["claim_ttl_s"].default == "20.0"
+    assert by_name["redis"].default == ""
+
+
+def test_every_setting_is_read_from_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = {
+        "database": "postgresql://other/db", "broker": "amqp://other//", "redis": "redis://other/1",
+        "queues": "model, tools", "log_format": "text", "log_level": "DEBUG", "fusion": "false",
+        "claim_ttl_s": "30", "metrics_host": "127.0.0.1", "key_prefix": "mine:", "queue_prefix": "mine.",
+        "sentinel_master": "main",
+    }  # fmt: skip
+    before = FleetSettings()
+    for line in settings_reference():
+        value = other.get(line.name, "9")
+        monkeypatch.setenv(line.env, value)
+    after = load_settings()
+    for name in FleetSettings.model_fields:
+        assert getattr(after, name) != getattr(before, name), name
+    assert after.queues == ("model", "tools")
+
+
+def test_no_password_is_shown() -> None:
+    settings = FleetSettings(
+        database="postgresql://me:secret@db/x", broker="redis://:secret@b/0", redis="redis://:secret@r/0"
+    )
+    assert "secret" not in repr(settings) and "secret" not in settings.model_dump_json()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("slots", "many"),
+        ("broker", "http://secret"),
+        ("queues", "control,secret"),
+        ("queue_prefix", "a secret"),
+        ("claim_ttl_s", "0"),
+        ("log_level", "secret"),
+    ],
+)
+def test_what_is_wrong_is_named_and_not_shown(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(f"{PREFIX}{name.upper()}", value)
+    with pytest.raises(RequestError) as caught:
+        load_settings()
+    assert f"{PREFIX}{name.upper()}" in caught.value.message
+    if name != "queues":
+        assert value not in caught.value.message or name == "claim_ttl_s"
+
+
+def test_a_renewal_that_is_too_rare_for_its_claims_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTLOOM_CLAIM_TTL_S", "10")
+    with pytest.raises(RequestError, match="AGENTLOOM_CLAIM_RENEW_S"):
+        load_settings()
+
+
+@pytest.mark.parametrize(
+    ("broker", "redis", "expected"),
+    [
+        ("redis://b/0", None, "redis://b/0"),
+        ("valkey://b/0", None, "redis://b/0"),
+        ("valkeys://b/0", "redis://r/1", "redis://r/1"),
+        ("amqp://b//", None, None),
+        ("amqp://b//", "valkey://r/1", "redis://r/1"),
+        ("sentinel://a:1;sentinel://b:1", None, None),
+    ],
+)
+def test_the_lease_fast_path_stands_on_the_broker_where_that_is_a_redis(
+    broker: str, redis: str | None, expected: str | None
+) -> None:
+    assert FleetSettings(broker=broker, redis=redis).redis_url == expected
+
+
+def test_the_runtime_is_given_what_is_set() -> None:
+    settings = FleetSettings(claim_ttl_s=30, inline_hops=3)
+    runtime = settings.runtime((Queue.MODEL.value,))
+    assert (runtime.claim_ttl_s, runtime.inline_hops, runtime.queues) == (30, 3, ("model",))
