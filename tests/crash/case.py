@@ -16,6 +16,11 @@ class Setup:
     inline: bool = True
     model_unknown: Action = "retry"
 
+    @property
+    def seed(self) -> str:
+        """Names the database in which its question has just been accepted."""
+        return f"{self.scenario}-{self.model_unknown}"
+
     def __str__(self) -> str:
         fused, inline = "fused" if self.fusion else "single", "inline" if self.inline else "queued"
         return f"{self.scenario}-{fused}-{inline}-{self.model_unknown}"
@@ -107,8 +112,8 @@ class Outcome:
 
     `transcript` holds the messages of the last frozen request, rebuilt from its recipe: those of an earlier
     loop are its beginning. `effects` by operation and `arrivals` by loop were counted outside the processes,
-    as was what the driver found `parked`. `tape` is that of the last process, `errors` what its steps logged;
-    no promise is about these two.
+    as was what the driver found `parked`. What dice and deaths decide is not compared: `delays_ms` before
+    attempts, by the code that caused them, the last process's `tape`, and the `errors` that its steps logged.
     """
 
     status: str
@@ -127,6 +132,7 @@ class Outcome:
     rows_left: tuple[str, ...]
     parked: tuple[str, ...] = ()
     findings: tuple[str, ...] = ()
+    delays_ms: tuple[tuple[str, int], ...] = field(default=(), compare=False)
     tape: tuple[Hit, ...] = field(default=(), compare=False)
     errors: tuple[str, ...] = field(default=(), compare=False)
 

@@ -13,7 +13,7 @@ from typing import Literal, assert_never
 from agentloom_worker.domain.run import RunStatus
 from agentloom_worker.errors import Code
 from tests.crash.case import Action, AttemptSeen, Hit, Kind, Message, OperationSeen, Outcome, Setup, Work
-from tests.crash.scenarios import SCENARIOS, TOOL_UNKNOWN, UNKNOWN_ANSWER
+from tests.crash.scenarios import RETRY_AFTER_MS, SCENARIOS, TOOL_UNKNOWN, UNKNOWN_ANSWER
 
 
 @dataclass(frozen=True)
@@ -69,20 +69,17 @@ _UNKNOWN_CODES = {"model": Code.MODEL_OUTCOME_UNKNOWN.value, "tool": Code.TOOL_O
 
 def promise(base: Outcome, hit: Hit, setup: Setup) -> Outcome:
     """What must be left by a run that is like `base` until a process dies at `hit` of its tape."""
-    death = POINTS[hit.point]
-    work = hit.held if death.claim == "held" else hit.successor
+    death, work = POINTS[hit.point], claim_lost(hit)
     # A claim that is not the first begins no effect: it only says that the outcome is unknown (A1).
     if work is None or not work.first:
         return base
-    if work.kind in ("pure", "internal"):
-        assert LOST[work.kind, None] == "nothing"
+    promised = LOST[work.kind, policy_of(base, work, setup)]
+    if promised == "nothing":
         return base
     lost = _operation(base, work)
     if death.happened and lost.code in (Code.RUN_STOPPED, Code.RUN_DEADLINE_EXCEEDED):
         return _ended_meanwhile(base, lost)
-    match LOST[work.kind, _action(lost, work, setup)]:
-        case "nothing":
-            return base
+    match promised:
         case "another attempt":
             return _another_attempt(base, lost, work, death)
         case "the role fails":
@@ -93,15 +90,24 @@ def promise(base: Outcome, hit: Hit, setup: Setup) -> Outcome:
             assert_never(never)
 
 
-def _operation(base: Outcome, work: Work) -> OperationSeen:
-    (found,) = (operation for operation in base.operations if operation.name == (work.loop_no, work.ordinal))
-    return found
+def claim_lost(hit: Hit) -> Work | None:
+    """The claim that dies at a hit, if there is one."""
+    return hit.held if POINTS[hit.point].claim == "held" else hit.successor
 
 
-def _action(lost: OperationSeen, work: Work, setup: Setup) -> Action:
+def policy_of(base: Outcome, work: Work, setup: Setup) -> Action | None:
+    """Which `on_unknown` row counts for a claim: its own, or `fail` where its one repetition is used up."""
+    if work.kind in ("pure", "internal"):
+        return None
+    lost = _operation(base, work)
     action: Action = setup.model_unknown if work.kind == "model" else TOOL_UNKNOWN[lost.capability]
     codes = [attempt.code for attempt in lost.attempts[: work.attempt_no - 1]]
     return "fail" if codes.count(_UNKNOWN_CODES[work.kind]) >= UNKNOWN_RETRIES else action
+
+
+def _operation(base: Outcome, work: Work) -> OperationSeen:
+    (found,) = (operation for operation in base.operations if operation.name == (work.loop_no, work.ordinal))
+    return found
 
 
 def _unknown(work: Work) -> AttemptSeen:
@@ -284,6 +290,8 @@ def inconsistencies(found: Outcome) -> list[str]:
         problems.append(f"loops: {found.loops_used} used, {found.loops_reserved} reserved, {consumed} consumed")
     if found.rows_left or found.cleanup != "done":
         problems.append(f"not at rest: {found.rows_left}, cleanup {found.cleanup}")
+    if any(code == Code.MODEL_PROVIDER_ERROR and delay_ms < RETRY_AFTER_MS for code, delay_ms in found.delays_ms):
+        problems.append(f"asked again sooner than the provider wished: {found.delays_ms}")
     effects = dict(found.effects)
     for one in found.operations:
         allowed = 1 + (one.kind == "tool" and TOOL_UNKNOWN.get(one.capability) == "retry")

@@ -8,11 +8,13 @@ import logging
 import os
 import signal
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
 
 import psycopg2
+import psycopg2.extensions
 import sqlalchemy as sa
 
 from agentloom_worker import faults
@@ -174,14 +176,37 @@ def seed(ports: Ports, setup: Setup) -> None:
     accept_question(ports, session, QUESTION, None, "question")
 
 
-def empty_postgres(url: str) -> None:
-    """Delete every row: for the few rows of a case much cheaper than TRUNCATE or another database."""
+def reset_postgres(url: str, rows: Path) -> bool:
+    """Empty the database, and put the rows of a seed there if they were kept; True if so.
+
+    Deleting the few rows of a case is much cheaper than TRUNCATE or a new database.
+    """
+    kept = rows.read_bytes() if rows.exists() else b""
     text = ";".join(f'DELETE FROM "{table.name}"' for table in reversed(metadata.sorted_tables))
+    with closing(_connect(url)) as connection, connection.cursor() as cursor:
+        cursor.execute(text.encode() + b";" + kept)
+    return bool(kept)
+
+
+def keep_rows(url: str, rows: Path) -> None:
+    """Write down every row of the database as INSERTs, parents first."""
+    with closing(_connect(url)) as connection, connection.cursor() as cursor:
+        kept = []
+        for table in metadata.sorted_tables:
+            names = ", ".join(column.name for column in table.columns)
+            cursor.execute(f'SELECT {names} FROM "{table.name}"')
+            for row in cursor.fetchall():
+                marks = ", ".join(["%s"] * len(row))
+                kept.append(cursor.mogrify(f'INSERT INTO "{table.name}" ({names}) VALUES ({marks})', row))
+    making = rows.with_suffix(".making")
+    making.write_bytes(b";".join(kept))
+    making.rename(rows)
+
+
+def _connect(url: str) -> psycopg2.extensions.connection:
     connection = psycopg2.connect(sa.engine.make_url(url).set(drivername="postgresql").render_as_string(False))
     connection.autocommit = True
-    with connection.cursor() as cursor:
-        cursor.execute(text)
-    connection.close()
+    return connection
 
 
 def live(case: Case, life: int, stead: Stead) -> Outcome:
@@ -192,8 +217,10 @@ def live(case: Case, life: int, stead: Stead) -> Outcome:
     script = Script(scenario, stead)
     worker = _open(case, ManualClock(start_us), stead, script)
     if life == 0 and case.database is not None:
-        empty_postgres(case.database)
-        seed(worker.ports, case.setup)
+        rows = stead.directory.parent / f"{case.setup.seed}.rows"
+        if not reset_postgres(case.database, rows):
+            seed(worker.ports, case.setup)
+            keep_rows(case.database, rows)
     errors = _listen()
     open_ledger(stead.ledger)
     script.worker, script.run_id = worker, worker.ports.store.list_runs(limit=1)[0].run_id

@@ -4,6 +4,7 @@
 holds no thread and no connection, and forks; a struck child kills itself with a real SIGKILL.
 """
 
+import gc
 import os
 import pickle
 import shutil
@@ -84,6 +85,9 @@ def _serve(directory: Path, requests: BinaryIO, answers: BinaryIO) -> None:
             for scenario in _WARMING:
                 setup = replace(case.setup, scenario=scenario, fusion=False, model_unknown="retry")
                 warm_up(Case(setup, database=case.database), _settle(directory, setup, case.database))
+            # What a child's collector does not look at is not copied for it.
+            gc.collect()
+            gc.freeze()
         _send(answers, _carry_out(directory, case))
 
 
@@ -114,7 +118,7 @@ def _settle(directory: Path, setup: Setup, database: str | None) -> Stead:
 
 def _template(directory: Path, setup: Setup) -> Path:
     """A SQLite file in which the scenario's question has just been accepted; made once."""
-    path = directory / f"{setup.scenario}-{setup.model_unknown}.sqlite"
+    path = directory / f"{setup.seed}.sqlite"
     if not path.exists():
         blank = directory / "blank.sqlite"
         if not blank.exists():
@@ -144,6 +148,7 @@ def _fork(work: object, stead: Stead) -> int:
     if pid:
         return os.waitpid(pid, 0)[1]
     try:
+        gc.disable()
         signal.setitimer(signal.ITIMER_REAL, LIFE_LIMIT_S)
         work()  # type: ignore[operator]
         os._exit(0)

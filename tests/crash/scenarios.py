@@ -27,6 +27,15 @@ from tests.factories import python_tool, release_document
 UNKNOWN_ANSWER = "Nobody knows whether that was done, so I stop here."
 RETRY_AFTER_MS = 7000
 DEADLINE_S = 1000
+_SERVICE_UNAVAILABLE = Failure(
+    Code.MODEL_PROVIDER_ERROR,
+    Category.TRANSPORT,
+    "the endpoint answered HTTP 503",
+    Executed.UNKNOWN,
+    RetryClass.TRANSPORT,
+    RETRY_AFTER_MS,
+    503,
+)
 _RESULT_REF = re.compile(r"result:[0-9a-f-]{36}")
 
 
@@ -81,11 +90,14 @@ class Scenario:
     tools: tuple[str, ...] = ()
     limits: dict[str, int] = field(default_factory=dict)
     steadfast: bool = False
+    busy: bool = False
     parks: bool = False
     mischief: Mischief | None = None
 
     def answer(self, view: View, stage: Stage) -> ScriptedTurn:
-        """The script with its turn for unknown outcomes."""
+        """The script with its turn for unknown outcomes; a busy endpoint refuses each request once."""
+        if self.busy and view.arrival == 1:
+            return FailureTurn(_SERVICE_UNAVAILABLE, Partial())
         if view.unknown and not self.steadfast:
             return TextTurn(UNKNOWN_ANSWER)
         return self.turn(view, stage)
@@ -184,17 +196,6 @@ def _quota(view: View, _stage: Stage) -> ScriptedTurn:
 
 
 def _busy(view: View, _stage: Stage) -> ScriptedTurn:
-    if view.arrival == 1:
-        failure = Failure(
-            Code.MODEL_PROVIDER_ERROR,
-            Category.TRANSPORT,
-            "the endpoint answered HTTP 503",
-            Executed.UNKNOWN,
-            RetryClass.TRANSPORT,
-            RETRY_AFTER_MS,
-            503,
-        )
-        return FailureTurn(failure, Partial())
     return _calls(1, _send("Ada")) if view.loop_no == 1 else TextTurn("It was busy.")
 
 
@@ -233,7 +234,7 @@ SCENARIOS = {
         Scenario("stopped", _stopped, ("look", "send"), steadfast=True),
         Scenario("deadline", _deadline, ("look", "send"), limits={"deadline_s": DEADLINE_S}, steadfast=True),
         Scenario("quota", _quota, ("send",), limits={"max_loops": 2}, steadfast=True),
-        Scenario("busy", _busy, ("send",)),
+        Scenario("busy", _busy, ("send",), busy=True),
         Scenario("parked", _two_loops, ("look", "send"), parks=True, mischief=_raise_until_operator),
         Scenario("large", _large, ("print_large", "print_huge")),
     )

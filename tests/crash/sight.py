@@ -21,7 +21,7 @@ from tests.crash.verdict import audit_findings
 
 LONG_CHARS = 1000
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-# Dice and clocks; everything else of an event must be equal.
+# Of the dice; everything else of an event must be equal.
 _VARIABLE_FIELDS = frozenset({"delay_ms"})
 
 
@@ -38,6 +38,7 @@ def see_outcome(ports: Ports, run_id: RunId, ledger: Ledger, tape: tuple[Hit, ..
     delivery, delivered_by = _delivery(ports, run_id)
     names = {str(operation.operation_id): (operation.loop_no, operation.ordinal) for operation in operations}
     effects = {names[operation_id]: count for operation_id, count in _counted(lines, "tool")}
+    events = ports.store.list_events(run_id)
     return Outcome(
         status=run.status.value,
         code=run.end_code,
@@ -57,11 +58,16 @@ def see_outcome(ports: Ports, run_id: RunId, ledger: Ledger, tape: tuple[Hit, ..
                 event.kind,
                 tuple(sorted((name, value) for name, value in event.fields.items() if name not in _VARIABLE_FIELDS)),
             )
-            for event in ports.store.list_events(run_id)
+            for event in events
         ),
         rows_left=tuple(f"{row.step} {row.key}" for row in ports.store.list_dispatches()),
         parked=tuple(sorted(words for words, count in _counted(lines, "parked") for _ in range(count))),
         findings=audit_findings(ports),
+        delays_ms=tuple(
+            (str(event.fields["code"]), int(str(event.fields["delay_ms"])))
+            for event in events
+            if "delay_ms" in event.fields
+        ),
         tape=tape,
     )
 
