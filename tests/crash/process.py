@@ -32,7 +32,7 @@ from agentloom_worker.runtime.step import StepRunner
 from agentloom_worker.runtime.table import STEPS, EffectStep
 from agentloom_worker.storage.schema import metadata
 from tests.crash.case import Case, Hit, Outcome, Setup, Strike, Work
-from tests.crash.scenarios import SCENARIOS, Scenario, View
+from tests.crash.scenarios import SCENARIOS, Mischief, Scenario, View
 from tests.crash.sight import see_outcome
 from tests.crash.tools import Ledger, open_ledger
 from tests.simulator import Worker, make_worker
@@ -121,16 +121,15 @@ class Trigger:
                 raise InjectedError(f"{point} {detail}")
             self._stead.last_words.write_text(str(self._worker.clock.database_now_us()))
             os.kill(os.getpid(), signal.SIGKILL)
-        if self._scenario.mischief is not None:
-            self._misbehave(point, detail)
+        if point == "tail.raise" and self._scenario.mischief is not None:
+            self._misbehave(detail, self._scenario.mischief)
 
-    def _misbehave(self, point: str, detail: str) -> None:
-        assert self._scenario.mischief is not None
+    def _misbehave(self, step: str, mischief: Mischief) -> None:
         effect = self._claim is not None and isinstance(STEPS[self._claim.step], EffectStep)
-        before = self._stead.ledger.count("mischief", detail)
-        if self._scenario.mischief(point, detail, effect, before, self._stead.operator.exists()):
-            self._stead.ledger.note("mischief", detail)
-            raise InjectedError(f"{point} {detail}")
+        before = self._stead.ledger.count("mischief", step)
+        if mischief(step, effect, before, self._stead.operator.exists()):
+            self._stead.ledger.note("mischief", step)
+            raise InjectedError(f"tail.raise {step}")
 
 
 class Script:

@@ -76,9 +76,9 @@ class View:
 
 
 Turn = Callable[[View, Stage], ScriptedTurn]
-# (point, detail, whether the claimed row has an effect, how often this mischief happened to this detail
-# in any process, whether an operator has stepped in) → raise here?
-Mischief = Callable[[str, str, bool, int, bool], bool]
+# Asked before a pure part: (its step, whether the claimed row has an effect, how often this mischief happened
+# to this step in any process, whether an operator has stepped in) → raise here?
+Mischief = Callable[[str, bool, int, bool], bool]
 
 
 @dataclass(frozen=True)
@@ -213,14 +213,13 @@ def _large(view: View, _stage: Stage) -> ScriptedTurn:
     return TextTurn("Read to the end.")
 
 
-def _raise_behind_effects(point: str, detail: str, effect: bool, before: int, _operator: bool) -> bool:
+def _raise_behind_effects(_step: str, effect: bool, before: int, _operator: bool) -> bool:
     """Fused, every tail behind an effect raises; where no tail is fused, each pure step raises once by itself."""
-    del detail
-    return point == "tail.raise" and (effect or before == 0)
+    return effect or before == 0
 
 
-def _raise_until_operator(point: str, detail: str, _effect: bool, _before: int, operator: bool) -> bool:
-    return point == "tail.raise" and detail == "deliver_batch" and not operator
+def _raise_until_operator(step: str, _effect: bool, _before: int, operator: bool) -> bool:
+    return step == "deliver_batch" and not operator
 
 
 SCENARIOS = {
