@@ -203,6 +203,16 @@ REQUIREMENTS = {
             "unit/llm/test_transport.py::test_D17_a_cancel_wakes_a_tls_handshake_that_nobody_answers",
         ),
     ),
+    "D18": Requirement(
+        "CASES",
+        "all",
+        (
+            "acceptance/test_recovery.py::test_D18_a_crash_around_a_call_that_must_not_be_repeated_makes_it_at_most_once_and_says_unknown",
+            "acceptance/test_recovery.py::test_D18_a_crash_around_a_model_attempt_sends_the_same_bytes_at_most_once_more",
+            "acceptance/test_recovery.py::test_D18_a_crash_around_an_idempotent_call_has_its_effect_once",
+            "acceptance/test_recovery.py::test_D18_a_crash_in_a_step_without_an_effect_repeats_no_effect",
+        ),
+    ),
     "D19": Requirement(
         "CASES",
         "all",
