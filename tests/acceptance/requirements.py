@@ -93,7 +93,7 @@ REQUIREMENTS = {
     ),
     "D04": Requirement(
         "CASES",
-        "what the leases in Redis do; the fleet is not built yet",
+        "what the leases in Redis do",
         (
             "integration/test_redis_away.py::test_D04_killed_redis_is_treated_as_one_that_was_stopped",
             "integration/test_redis_away.py::test_D04_stopped_redis_is_no_error_and_is_used_again_when_it_is_back",
@@ -109,11 +109,17 @@ REQUIREMENTS = {
     ),
     "D06": Requirement(
         "CASES",
-        "rows; messages of a broker are not built yet",
+        "all; scaled",
         (
             "acceptance/test_durability.py::test_D06_duplicate_messages_for_claimed_finished_and_vanished_rows_change_nothing",
+            "integration/test_fleet.py::test_D06_duplicate_and_foreign_messages_change_nothing_and_all_runs_end_right",
             "integration/test_races_claims.py::test_D06_duplicate_wake_ups_end_without_a_trace",
         ),
+    ),
+    "D08": Requirement(
+        "CASES",
+        "all; scaled",
+        ("integration/test_fleet.py::test_D08_a_drained_worker_leaves_in_time_and_others_go_on_with_its_streams",),
     ),
     "D09": Requirement(
         "CASES",
@@ -126,9 +132,10 @@ REQUIREMENTS = {
     ),
     "D10": Requirement(
         "CASES",
-        "steps and versions in the table; the fleet is not built yet",
+        "all",
         (
             "acceptance/test_versions.py::test_D10_a_row_of_a_newer_step_or_version_is_put_back_by_older_code_and_costs_nothing",
+            "integration/test_fleet.py::test_D10_a_row_of_another_version_is_put_back_and_runs_when_somebody_knows_it",
         ),
     ),
     "D11": Requirement(
@@ -138,8 +145,11 @@ REQUIREMENTS = {
     ),
     "D12": Requirement(
         "CASES",
-        "all; scaled to fewer claims",
-        ("acceptance/test_durability.py::test_D12_sixteen_sweepers_on_dead_claims_make_one_claim_of_each",),
+        "all",
+        (
+            "acceptance/test_durability.py::test_D12_sixteen_sweepers_on_dead_claims_make_one_claim_of_each",
+            "integration/test_races_upkeep.py::test_D12_sixteen_sweepers_of_a_thousand_dead_claims_make_one_claim_each",
+        ),
     ),
     "D13": Requirement(
         "CASES",
@@ -153,9 +163,10 @@ REQUIREMENTS = {
     ),
     "D14": Requirement(
         "CASES",
-        "growth of the database; messages of a broker are not built yet",
+        "all",
         (
             "acceptance/test_growth.py::test_D14_a_hundred_calls_and_200_000_tokens_grow_the_database_by_less_than_twice_the_transcript",
+            "unit/broker/test_publisher.py::test_D14_every_step_s_wake_up_stays_below_a_kilobyte",
         ),
     ),
     "D16": Requirement(
@@ -169,10 +180,12 @@ REQUIREMENTS = {
             "contract/test_schema.py::test_D16_a_schema_of_another_version_is_refused_and_named",
             "contract/test_schema.py::test_D16_a_schema_that_is_behind_is_refused_and_named",
             "contract/test_schema.py::test_D16_an_empty_database_is_refused_with_what_to_do",
+            "integration/test_fleet.py::test_D16_a_worker_refuses_a_database_that_is_not_ready_and_says_why",
             "integration/test_schema.py::test_D16_a_client_on_an_empty_database_is_told_to_migrate",
             "integration/test_schema.py::test_D16_a_database_that_cannot_be_used_is_named_without_its_password",
             "integration/test_schema.py::test_D16_a_schema_of_a_later_version_is_left_alone",
             "integration/test_schema.py::test_D16_an_empty_postgres_is_refused_until_it_is_migrated",
+            "unit/test_fleet_process.py::test_D16_a_process_does_not_begin_on_a_database_without_a_schema",
         ),
     ),
     "D17": Requirement(
@@ -190,9 +203,29 @@ REQUIREMENTS = {
             "unit/llm/test_transport.py::test_D17_a_cancel_wakes_a_tls_handshake_that_nobody_answers",
         ),
     ),
+    "D18": Requirement(
+        "CASES",
+        "all",
+        (
+            "acceptance/test_recovery.py::test_D18_a_crash_around_a_call_that_must_not_be_repeated_makes_it_at_most_once_and_says_unknown",
+            "acceptance/test_recovery.py::test_D18_a_crash_around_a_model_attempt_sends_the_same_bytes_at_most_once_more",
+            "acceptance/test_recovery.py::test_D18_a_crash_around_an_idempotent_call_has_its_effect_once",
+            "acceptance/test_recovery.py::test_D18_a_crash_in_a_step_without_an_effect_repeats_no_effect",
+        ),
+    ),
+    "D19": Requirement(
+        "CASES",
+        "all",
+        ("integration/test_fleet.py::test_D19_no_beat_one_and_two_recover_a_dead_process_row_the_same",),
+    ),
+    "D20": Requirement(
+        "CASES",
+        "all; scaled",
+        ("integration/test_fleet.py::test_D20_with_a_dead_broker_every_step_still_runs",),
+    ),
     "D21": Requirement(
         "CASES",
-        "what the leases in Redis do; the fleet is not built yet",
+        "what the leases in Redis do",
         ("integration/test_redis_away.py::test_D21_flushed_redis_knows_nothing_and_serves_on",),
     ),
     "D22": Requirement(
@@ -220,7 +253,11 @@ REQUIREMENTS = {
     "D24": Requirement(
         "CASES",
         "all",
-        ("acceptance/test_durability.py::test_D24_malformed_rows_of_a_sweep_batch_are_parked_and_the_others_proceed",),
+        (
+            "acceptance/test_durability.py::test_D24_malformed_rows_of_a_sweep_batch_are_parked_and_the_others_proceed",
+            "integration/test_races_upkeep.py::test_D24_a_row_of_a_run_that_is_over_backs_off_and_is_parked",
+            "integration/test_races_upkeep.py::test_D24_malformed_rows_stop_nobody_and_are_parked_or_handed_back",
+        ),
     ),
     "W01": Requirement(
         "CASES",

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from agentloom_worker.clock import ManualClock
 from agentloom_worker.domain.operation import AttemptState
 from agentloom_worker.domain.run import RunStatus
 from agentloom_worker.errors import Code
@@ -49,10 +50,11 @@ def _assert_one_request_an_attempt(ports: Ports, run_id: RunId, arrivals: list[i
 def test_D23_each_attempt_is_one_request_and_the_wait_grows_with_jitter(database_url: str) -> None:
     caps_us = [1000 * 1000 * 2**n for n in range(FAILURES)]
     seen: set[tuple[int, ...]] = set()
+    clock = ManualClock()
     for seed in (1, 2):
         with (
             dev_model(_failing(500), {"answer": {"text": "at last"}}) as model,
-            simulated(database_url, seed=seed) as worker,
+            simulated(database_url, seed=seed, clock=clock) as worker,
         ):
             run_id = ask(worker.ports, http_release(model, **_policy()), "unlucky")
             waits = _waits(worker, run_id)

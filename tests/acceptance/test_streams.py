@@ -92,10 +92,10 @@ def test_S01_a_whole_stream_ends_the_run_with_its_text_and_its_usage(database_ur
     ],
 )
 def test_S02_a_stream_without_its_last_frames_is_sent_again_and_never_joined(
-    database_url: str, text: str, then: str
+    clean_sqlite: str, text: str, then: str
 ) -> None:
     turns = {"first": 1, "answer": _raw(text, then=then)}, {"answer": {"text": "whole"}}
-    with dev_model(*turns) as model, simulated(database_url) as worker:
+    with dev_model(*turns) as model, simulated(clean_sqlite) as worker:
         run_id = ask(worker.ports, http_release(model))
         worker.drive()
         assert answer(worker.ports, run_id) == "whole"
@@ -149,10 +149,10 @@ def test_S03_an_error_inside_of_a_200_is_a_provider_error_and_never_an_empty_ans
         _assert_nothing_seen(worker.ports, run_id)
 
 
-def test_S03_an_error_inside_of_a_200_is_sent_again_where_its_class_says_so(database_url: str) -> None:
+def test_S03_an_error_inside_of_a_200_is_sent_again_where_its_class_says_so(clean_sqlite: str) -> None:
     error = {"error": {"message": "slow down", "code": "rate_limit_exceeded"}}
     turns = {"first": 2, "answer": _raw(_stream(error))}, {"answer": {"text": "at last"}}
-    with dev_model(*turns) as model, simulated(database_url) as worker:
+    with dev_model(*turns) as model, simulated(clean_sqlite) as worker:
         run_id = ask(worker.ports, http_release(model))
         worker.drive()
         assert answer(worker.ports, run_id) == "at last"
@@ -206,12 +206,12 @@ def test_S10_a_whole_json_answer_in_place_of_a_stream_is_the_answer(database_url
 
 @pytest.mark.parametrize("kind", ["text/html", "text/event-stream"])
 def test_S10_a_web_page_in_place_of_a_stream_fails_the_run_and_none_of_it_is_shown(
-    database_url: str, kind: str
+    clean_sqlite: str, kind: str
 ) -> None:
     page = f"<html><body>{SECRET}</body></html>"
     with (
         dev_model({"answer": _raw(page, headers={"content-type": kind})}) as model,
-        simulated(database_url) as worker,
+        simulated(clean_sqlite) as worker,
     ):
         run_id = ask(worker.ports, http_release(model))
         worker.drive()
@@ -222,11 +222,11 @@ def test_S10_a_web_page_in_place_of_a_stream_fails_the_run_and_none_of_it_is_sho
         _assert_nothing_seen(worker.ports, run_id)
 
 
-def test_S10_a_compressed_stream_is_read_like_any_other(database_url: str) -> None:
+def test_S10_a_compressed_stream_is_read_like_any_other(clean_sqlite: str) -> None:
     packed = base64.b64encode(gzip.compress(_stream(*WHOLE).encode())).decode()
     headers = {"content-type": "text/event-stream", "content-encoding": "gzip"}
     body = {"raw": {"base64": packed, "piece_bytes": 5, "headers": headers}}
-    with dev_model({"answer": body}) as model, simulated(database_url) as worker:
+    with dev_model({"answer": body}) as model, simulated(clean_sqlite) as worker:
         run_id = ask(worker.ports, http_release(model))
         worker.drive()
         assert answer(worker.ports, run_id) == "Hi"

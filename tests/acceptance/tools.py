@@ -4,7 +4,10 @@ import hashlib
 import threading
 from collections import defaultdict
 
+from agentloom_worker.capabilities import ToolContext
+
 GATE_WAIT_S = 30.0
+DELIVERED: dict[str, str] = {}
 _gates: defaultdict[str, threading.Event] = defaultdict(threading.Event)
 _entered: defaultdict[str, threading.Event] = defaultdict(threading.Event)
 
@@ -23,6 +26,7 @@ def forget() -> None:
     """Close every gate, so that the next test starts afresh."""
     _gates.clear()
     _entered.clear()
+    DELIVERED.clear()
 
 
 def gated(name: str) -> str:
@@ -48,3 +52,9 @@ def wide(size_bytes: int) -> str:
 def ping() -> str:
     """Answer; takes nothing."""
     return "pong"
+
+
+def keyed(text: str, context: ToolContext) -> str:
+    """Tell a far side that recognises a repetition by its key; `DELIVERED` is what it has."""
+    DELIVERED.setdefault(context.idempotency_key, text)
+    return f"keyed: {text}"
