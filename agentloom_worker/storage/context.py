@@ -21,7 +21,7 @@ from agentloom_worker.ids import BlobId, CallId, ContextId, InvocationId, NodeId
 from agentloom_worker.storage.commit_log import kind_of
 from agentloom_worker.storage.operation import operation
 from agentloom_worker.storage.session import user_input
-from agentloom_worker.storage.tables import HOT, Bytes, Instant, metadata, status_check
+from agentloom_worker.storage.tables import HOT, Bytes, Instant, metadata, one_of
 from agentloom_worker.storage.template import Miss, Statement, Template
 
 role_context = sa.Table(
@@ -47,9 +47,9 @@ context_record = sa.Table(
     sa.Column("context_seq", sa.BigInteger, primary_key=True),
     sa.Column("record_id", sa.Uuid, nullable=False),
     sa.Column("run_id", sa.Uuid, nullable=False),
-    sa.Column("role", sa.Text, nullable=False),
-    sa.Column("message_kind", sa.Text, nullable=False),
-    sa.Column("raw_ref", sa.Text, nullable=False),
+    *one_of("role", "context_record_role", Role),
+    *one_of("message_kind", "context_record_message_kind", MessageKind),
+    *one_of("raw_ref", "context_record_raw_ref", RawRef),
     sa.Column("logical_result_key", sa.Text, nullable=False),
     sa.Column("operation_id", sa.Uuid),
     sa.Column("call_id", sa.Uuid),
@@ -59,9 +59,6 @@ context_record = sa.Table(
     sa.Column("message_index", sa.BigInteger),
     sa.Column("window_id", sa.Text),
     sa.Column("input_run_id", sa.Uuid),
-    status_check("role", Role),
-    status_check("message_kind", MessageKind),
-    status_check("raw_ref", RawRef),
     sa.Index(
         "context_record_result_key",
         "operation_id",
@@ -97,7 +94,7 @@ effective_entry = sa.Table(
     sa.Column("context_id", sa.Uuid, primary_key=True),
     sa.Column("context_seq", sa.BigInteger, primary_key=True),
     sa.Column("revision", sa.BigInteger, primary_key=True),
-    sa.Column("raw_ref", sa.Text, nullable=False),
+    *one_of("raw_ref", "effective_entry_raw_ref", RawRef),
     sa.Column("effective_ref", sa.Text),
     sa.Column("effective_blob_id", sa.Uuid, sa.ForeignKey("blob.blob_id")),
     sa.Column("effective_hash", Bytes, nullable=False),
@@ -106,7 +103,6 @@ effective_entry = sa.Table(
     sa.Column("source_refs", Bytes, nullable=False),
     sa.Column("visible_fields", Bytes, nullable=False),
     sa.Column("dependency_refs", Bytes, nullable=False),
-    status_check("raw_ref", RawRef),
 )
 
 effective_revision = sa.Table(

@@ -16,7 +16,7 @@ from agentloom_worker.domain.operation import (
     Payload,
 )
 from agentloom_worker.ids import BatchId, BlobId, CallId, NodeId, OperationId, RunId
-from agentloom_worker.storage.tables import HOT, Bytes, Instant, metadata, status_check
+from agentloom_worker.storage.tables import HOT, Bytes, Instant, metadata, one_of
 from agentloom_worker.storage.template import Miss, Statement, Template
 
 operation = sa.Table(
@@ -26,7 +26,7 @@ operation = sa.Table(
     sa.Column("operation_id", sa.Uuid, primary_key=True),
     sa.Column("run_id", sa.Uuid, nullable=False),
     sa.Column("node_id", sa.Uuid, nullable=False),
-    sa.Column("kind", sa.Text, nullable=False),
+    *one_of("kind", "operation_kind", OperationKind),
     sa.Column("loop_no", sa.Integer, nullable=False),
     sa.Column("capability", sa.Text, nullable=False),
     sa.Column("batch_id", sa.Uuid),
@@ -36,19 +36,16 @@ operation = sa.Table(
     sa.Column("request_hash", Bytes),
     sa.Column("request", Bytes),
     sa.Column("revision", sa.Integer, nullable=False),
-    sa.Column("status", sa.Text, nullable=False),
+    *one_of("status", "operation_status", OperationStatus),
     sa.Column("attempts_made", sa.SmallInteger, nullable=False),
     sa.Column("unknown_attempts", sa.SmallInteger, nullable=False),
     sa.Column("drain_interrupts", sa.SmallInteger, nullable=False),
-    sa.Column("executed", sa.Text),
+    *one_of("executed", "operation_executed", Executed, nullable=True),
     sa.Column("code", sa.Text),
     sa.Column("raw", Bytes),
     sa.Column("raw_blob_id", sa.Uuid, sa.ForeignKey("blob.blob_id")),
     sa.Column("effective", Bytes),
     sa.Column("effective_blob_id", sa.Uuid, sa.ForeignKey("blob.blob_id")),
-    status_check("kind", OperationKind),
-    status_check("status", OperationStatus),
-    status_check("executed", Executed),
     # Serves a run's operations in order, and the members of a batch.
     sa.Index("operation_run_ix", "run_id", "batch_id"),
     **HOT,
@@ -61,23 +58,20 @@ attempt = sa.Table(
     sa.Column("attempt_no", sa.Integer, primary_key=True),
     sa.Column("epoch", sa.Integer, nullable=False),
     sa.Column("started_at", Instant, nullable=False),
-    sa.Column("state", sa.Text, nullable=False),
+    *one_of("state", "attempt_state", AttemptState),
     sa.Column("maybe_sent", sa.Boolean, nullable=False),
     sa.Column("ended_at", Instant),
     sa.Column("first_output_at", Instant),
-    sa.Column("first_output_kind", sa.Text),
+    *one_of("first_output_kind", "attempt_first_output_kind", FirstOutputKind, nullable=True),
     sa.Column("first_output_display", sa.Boolean),
     sa.Column("http_status", sa.Integer),
     sa.Column("code", sa.Text),
-    sa.Column("category", sa.Text),
+    *one_of("category", "attempt_category", Category, nullable=True),
     sa.Column("reason", sa.Text),
     sa.Column("detail", sa.Text),
     sa.Column("partial", Bytes),
     sa.Column("late_ref", Bytes),
     sa.Column("late_at", Instant),
-    status_check("state", AttemptState),
-    status_check("first_output_kind", FirstOutputKind),
-    status_check("category", Category),
     **HOT,
 )
 

@@ -37,7 +37,7 @@ from agentloom_worker.ids import (
     RunId,
     SessionId,
 )
-from agentloom_worker.storage.tables import HOT, Bytes, Instant, metadata, status_check
+from agentloom_worker.storage.tables import HOT, Bytes, Instant, metadata, one_of
 from agentloom_worker.storage.template import Miss, Statement, Template
 
 _LIVE_LIST = ", ".join(f"'{status}'" for status in sorted(LIVE))
@@ -49,7 +49,7 @@ run = sa.Table(
     sa.Column("owner_id", sa.Uuid, nullable=False),
     sa.Column("session_id", sa.Uuid, sa.ForeignKey("session.session_id"), nullable=False),
     sa.Column("release_id", sa.Uuid, nullable=False),
-    sa.Column("status", sa.Text, nullable=False),
+    *one_of("status", "run_status", RunStatus),
     sa.Column("epoch", sa.BigInteger, nullable=False),
     sa.Column("lease_expires_at", Instant),
     sa.Column("event_head", sa.BigInteger, nullable=False),
@@ -59,17 +59,14 @@ run = sa.Table(
     sa.Column("max_loops", sa.Integer, nullable=False),
     sa.Column("deadline_at", Instant, nullable=False),
     sa.Column("binding", Bytes, nullable=False),
-    sa.Column("end_cause", sa.Text),
+    *one_of("end_cause", "run_end_cause", EndCause, nullable=True),
     sa.Column("end_code", sa.Text),
     sa.Column("end_detail", sa.Text),
     sa.Column("answer_operation_id", sa.Uuid),
-    sa.Column("cleanup_state", sa.Text, nullable=False),
+    *one_of("cleanup_state", "run_cleanup_state", CleanupState),
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("started_at", Instant),
     sa.Column("ended_at", Instant),
-    status_check("status", RunStatus),
-    status_check("end_cause", EndCause),
-    status_check("cleanup_state", CleanupState),
     sa.CheckConstraint("loops_used >= 0 AND loops_reserved >= 0", name="loops"),
     # A session has at most one run that has not ended. The status is in the predicate only, so that an
     # update from queued to running still stays on its page.
@@ -90,9 +87,8 @@ graph_execution = sa.Table(
     metadata,
     sa.Column("graph_id", sa.Uuid, primary_key=True),
     sa.Column("run_id", sa.Uuid, sa.ForeignKey("run.run_id"), nullable=False, unique=True),
-    sa.Column("status", sa.Text, nullable=False),
+    *one_of("status", "graph_execution_status", ScopeStatus),
     sa.Column("revision", sa.Integer, nullable=False),
-    status_check("status", ScopeStatus),
 )
 
 agent_invocation = sa.Table(
@@ -102,9 +98,8 @@ agent_invocation = sa.Table(
     sa.Column("run_id", sa.Uuid, sa.ForeignKey("run.run_id"), nullable=False),
     sa.Column("graph_id", sa.Uuid, nullable=False),
     sa.Column("binding_key", sa.Text, nullable=False),
-    sa.Column("status", sa.Text, nullable=False),
+    *one_of("status", "agent_invocation_status", ScopeStatus),
     sa.Column("revision", sa.Integer, nullable=False),
-    status_check("status", ScopeStatus),
     sa.UniqueConstraint("run_id", "binding_key"),
 )
 
@@ -115,10 +110,9 @@ node_task = sa.Table(
     sa.Column("run_id", sa.Uuid, sa.ForeignKey("run.run_id"), nullable=False),
     sa.Column("invocation_id", sa.Uuid, nullable=False),
     sa.Column("role_key", sa.Text, nullable=False),
-    sa.Column("phase", sa.Text, nullable=False),
+    *one_of("phase", "node_task_phase", Phase),
     sa.Column("continuation", Bytes, nullable=False),
     sa.Column("revision", sa.Integer, nullable=False),
-    status_check("phase", Phase),
     # Serves the load of a slice by run.
     sa.Index("node_task_run_ix", "run_id"),
     **HOT,
@@ -130,8 +124,7 @@ loop_ticket = sa.Table(
     sa.Column("run_id", sa.Uuid, primary_key=True),
     sa.Column("loop_no", sa.Integer, primary_key=True),
     sa.Column("operation_id", sa.Uuid, nullable=False),
-    sa.Column("state", sa.Text, nullable=False),
-    status_check("state", TicketState),
+    *one_of("state", "loop_ticket_state", TicketState),
     **HOT,
 )
 
@@ -144,8 +137,7 @@ call_batch = sa.Table(
     sa.Column("model_operation_id", sa.Uuid, nullable=False),
     sa.Column("size", sa.Integer, nullable=False),
     sa.Column("settled", sa.Integer, nullable=False),
-    sa.Column("state", sa.Text, nullable=False),
-    status_check("state", BatchState),
+    *one_of("state", "call_batch_state", BatchState),
     sa.CheckConstraint("settled >= 0 AND settled <= size", name="settled"),
     **HOT,
 )

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from agentloom_worker.domain.session import DeliveryState, InputKind, Session, UserInput, UserInputDelivery
 from agentloom_worker.ids import OwnerId, SessionId
 from agentloom_worker.storage.owner import owner
-from agentloom_worker.storage.tables import HOT, Bytes, Instant, metadata, status_check
+from agentloom_worker.storage.tables import HOT, Bytes, Instant, metadata, one_of
 from agentloom_worker.storage.template import Miss, Statement, Template
 
 session = sa.Table(
@@ -27,11 +27,10 @@ user_input = sa.Table(
     sa.Column("session_id", sa.Uuid, sa.ForeignKey("session.session_id"), nullable=False),
     sa.Column("input_seq", sa.BigInteger, nullable=False),
     sa.Column("origin_run_id", sa.Uuid, nullable=False),
-    sa.Column("kind", sa.Text, nullable=False),
+    *one_of("kind", "user_input_kind", InputKind),
     sa.Column("body", Bytes),
     sa.Column("blob_id", sa.Uuid, sa.ForeignKey("blob.blob_id")),
     sa.Column("received_at", Instant, nullable=False),
-    status_check("kind", InputKind),
     sa.CheckConstraint("(body IS NULL) <> (blob_id IS NULL)", name="one_body"),
     sa.UniqueConstraint("session_id", "input_seq"),
 )
@@ -45,12 +44,11 @@ user_input_delivery = sa.Table(
     sa.Column("target_run_id", sa.Uuid),
     sa.Column("operation_id", sa.Uuid),
     sa.Column("previous_delivery_id", sa.Uuid),
-    sa.Column("state", sa.Text, nullable=False),
+    *one_of("state", "user_input_delivery_state", DeliveryState),
     sa.Column("context_seq", sa.BigInteger),
     sa.Column("first_output_receipt", sa.Text),
     sa.Column("delivered_at", Instant),
     sa.Column("revision", sa.Integer, nullable=False),
-    status_check("state", DeliveryState),
     # Serves "the deliveries of this run" at every first load of a slice.
     sa.Index("user_input_delivery_target_ix", "target_run_id"),
     # A request claims an input at most once (RULINGS A7).

@@ -2,15 +2,56 @@
 
 import sqlalchemy as sa
 from alembic import op
+from sqlalchemy.dialects import postgresql
 
 revision = "0001"
 down_revision = None
 branch_labels = None
 depends_on = None
 
+# What a column may hold: on PostgreSQL by its type, a domain, on SQLite by a CHECK.
+_VALUES = {
+    "agent_invocation_status": "running settled",
+    "attempt_category": "validation permission not_found conflict business protocol transport rate_limit timeout limit denied environment persistence cancelled unknown",
+    "attempt_first_output_kind": "text reasoning tool_name tool_arguments complete_frame",
+    "attempt_state": "intent complete failed cancelled unknown",
+    "call_batch_state": "open delivered",
+    "context_record_message_kind": "prompt user_ref assistant tool_result",
+    "context_record_raw_ref": "prompt input operation",
+    "context_record_role": "system user assistant tool",
+    "effective_entry_raw_ref": "prompt input operation",
+    "graph_execution_status": "running settled",
+    "loop_ticket_state": "reserved consumed released",
+    "node_task_phase": "prepare_context freeze await_model accept await_batch deliver_batch settle settled",
+    "operation_executed": "not_executed executed unknown",
+    "operation_kind": "model tool internal",
+    "operation_status": "prepared attempting completed failed cancelled unknown",
+    "run_cleanup_state": "none pending retrying done blocked",
+    "run_end_cause": "answer failure stop deadline quota",
+    "run_status": "queued running stopping succeeded failed cancelled timed_out budget_exhausted",
+    "user_input_delivery_state": "pending claimed delivered",
+    "user_input_kind": "question",
+}
+
+
+def _listed(name: str) -> str:
+    return ", ".join(f"'{value}'" for value in _VALUES[name].split())
+
+
+def _one_of(domain: str) -> sa.types.TypeEngine[str]:
+    made_before = postgresql.DOMAIN(domain, sa.Text(), create_type=False)
+    return sa.Text().with_variant(made_before, "postgresql")
+
+
+def _check(column: str, name: str) -> sa.CheckConstraint:
+    check = sa.CheckConstraint(f"{column} IN ({_listed(name)})", name=op.f(f"{name}_check"))
+    return check.ddl_if(dialect="sqlite")
+
 
 def upgrade() -> None:
     if op.get_bind().dialect.name == "postgresql":
+        for domain in _VALUES:
+            op.execute(f"CREATE DOMAIN {domain} AS TEXT CONSTRAINT {domain}_check CHECK (VALUE IN ({_listed(domain)}))")
         op.execute(
             """
             CREATE OR REPLACE FUNCTION al_assert(ok boolean, state text, code text, entity text) RETURNS void
@@ -34,32 +75,23 @@ def upgrade() -> None:
         sa.Column("attempt_no", sa.Integer(), nullable=False),
         sa.Column("epoch", sa.Integer(), nullable=False),
         sa.Column("started_at", sa.BigInteger(), nullable=False),
-        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("state", _one_of("attempt_state"), nullable=False),
         sa.Column("maybe_sent", sa.Boolean(), nullable=False),
         sa.Column("ended_at", sa.BigInteger(), nullable=True),
         sa.Column("first_output_at", sa.BigInteger(), nullable=True),
-        sa.Column("first_output_kind", sa.Text(), nullable=True),
+        sa.Column("first_output_kind", _one_of("attempt_first_output_kind"), nullable=True),
         sa.Column("first_output_display", sa.Boolean(), nullable=True),
         sa.Column("http_status", sa.Integer(), nullable=True),
         sa.Column("code", sa.Text(), nullable=True),
-        sa.Column("category", sa.Text(), nullable=True),
+        sa.Column("category", _one_of("attempt_category"), nullable=True),
         sa.Column("reason", sa.Text(), nullable=True),
         sa.Column("detail", sa.Text(), nullable=True),
         sa.Column("partial", sa.LargeBinary(), nullable=True),
         sa.Column("late_ref", sa.LargeBinary(), nullable=True),
         sa.Column("late_at", sa.BigInteger(), nullable=True),
-        sa.CheckConstraint(
-            "category IN ('validation', 'permission', 'not_found', 'conflict', 'business', 'protocol', 'transport', 'rate_limit', 'timeout', 'limit', 'denied', 'environment', 'persistence', 'cancelled', 'unknown')",
-            name=op.f("attempt_category_check"),
-        ),
-        sa.CheckConstraint(
-            "first_output_kind IN ('text', 'reasoning', 'tool_name', 'tool_arguments', 'complete_frame')",
-            name=op.f("attempt_first_output_kind_check"),
-        ),
-        sa.CheckConstraint(
-            "state IN ('intent', 'complete', 'failed', 'cancelled', 'unknown')",
-            name=op.f("attempt_state_check"),
-        ),
+        _check("category", "attempt_category"),
+        _check("first_output_kind", "attempt_first_output_kind"),
+        _check("state", "attempt_state"),
         sa.PrimaryKeyConstraint("operation_id", "attempt_no", name=op.f("attempt_pkey")),
         postgresql_with={"fillfactor": 70},
     )
@@ -71,8 +103,8 @@ def upgrade() -> None:
         sa.Column("model_operation_id", sa.Uuid(), nullable=False),
         sa.Column("size", sa.Integer(), nullable=False),
         sa.Column("settled", sa.Integer(), nullable=False),
-        sa.Column("state", sa.Text(), nullable=False),
-        sa.CheckConstraint("state IN ('open', 'delivered')", name=op.f("call_batch_state_check")),
+        sa.Column("state", _one_of("call_batch_state"), nullable=False),
+        _check("state", "call_batch_state"),
         sa.CheckConstraint("settled >= 0 AND settled <= size", name=op.f("call_batch_settled_check")),
         sa.PrimaryKeyConstraint("batch_id", name=op.f("call_batch_pkey")),
         postgresql_with={"fillfactor": 70},
@@ -83,9 +115,9 @@ def upgrade() -> None:
         sa.Column("context_seq", sa.BigInteger(), nullable=False),
         sa.Column("record_id", sa.Uuid(), nullable=False),
         sa.Column("run_id", sa.Uuid(), nullable=False),
-        sa.Column("role", sa.Text(), nullable=False),
-        sa.Column("message_kind", sa.Text(), nullable=False),
-        sa.Column("raw_ref", sa.Text(), nullable=False),
+        sa.Column("role", _one_of("context_record_role"), nullable=False),
+        sa.Column("message_kind", _one_of("context_record_message_kind"), nullable=False),
+        sa.Column("raw_ref", _one_of("context_record_raw_ref"), nullable=False),
         sa.Column("logical_result_key", sa.Text(), nullable=False),
         sa.Column("operation_id", sa.Uuid(), nullable=True),
         sa.Column("call_id", sa.Uuid(), nullable=True),
@@ -95,12 +127,9 @@ def upgrade() -> None:
         sa.Column("message_index", sa.BigInteger(), nullable=True),
         sa.Column("window_id", sa.Text(), nullable=True),
         sa.Column("input_run_id", sa.Uuid(), nullable=True),
-        sa.CheckConstraint(
-            "message_kind IN ('prompt', 'user_ref', 'assistant', 'tool_result')",
-            name=op.f("context_record_message_kind_check"),
-        ),
-        sa.CheckConstraint("raw_ref IN ('prompt', 'input', 'operation')", name=op.f("context_record_raw_ref_check")),
-        sa.CheckConstraint("role IN ('system', 'user', 'assistant', 'tool')", name=op.f("context_record_role_check")),
+        _check("message_kind", "context_record_message_kind"),
+        _check("raw_ref", "context_record_raw_ref"),
+        _check("role", "context_record_role"),
         sa.PrimaryKeyConstraint("context_id", "context_seq", name=op.f("context_record_pkey")),
     )
     op.create_index(
@@ -142,8 +171,8 @@ def upgrade() -> None:
         sa.Column("run_id", sa.Uuid(), nullable=False),
         sa.Column("loop_no", sa.Integer(), nullable=False),
         sa.Column("operation_id", sa.Uuid(), nullable=False),
-        sa.Column("state", sa.Text(), nullable=False),
-        sa.CheckConstraint("state IN ('reserved', 'consumed', 'released')", name=op.f("loop_ticket_state_check")),
+        sa.Column("state", _one_of("loop_ticket_state"), nullable=False),
+        _check("state", "loop_ticket_state"),
         sa.PrimaryKeyConstraint("run_id", "loop_no", name=op.f("loop_ticket_pkey")),
         postgresql_with={"fillfactor": 70},
     )
@@ -269,7 +298,7 @@ def upgrade() -> None:
         sa.Column("context_id", sa.Uuid(), nullable=False),
         sa.Column("context_seq", sa.BigInteger(), nullable=False),
         sa.Column("revision", sa.BigInteger(), nullable=False),
-        sa.Column("raw_ref", sa.Text(), nullable=False),
+        sa.Column("raw_ref", _one_of("effective_entry_raw_ref"), nullable=False),
         sa.Column("effective_ref", sa.Text(), nullable=True),
         sa.Column("effective_blob_id", sa.Uuid(), nullable=True),
         sa.Column("effective_hash", sa.LargeBinary(), nullable=False),
@@ -278,7 +307,7 @@ def upgrade() -> None:
         sa.Column("source_refs", sa.LargeBinary(), nullable=False),
         sa.Column("visible_fields", sa.LargeBinary(), nullable=False),
         sa.Column("dependency_refs", sa.LargeBinary(), nullable=False),
-        sa.CheckConstraint("raw_ref IN ('prompt', 'input', 'operation')", name=op.f("effective_entry_raw_ref_check")),
+        _check("raw_ref", "effective_entry_raw_ref"),
         sa.ForeignKeyConstraint(
             ["effective_blob_id"], ["blob.blob_id"], name=op.f("effective_entry_effective_blob_id_fkey")
         ),
@@ -289,7 +318,7 @@ def upgrade() -> None:
         sa.Column("operation_id", sa.Uuid(), nullable=False),
         sa.Column("run_id", sa.Uuid(), nullable=False),
         sa.Column("node_id", sa.Uuid(), nullable=False),
-        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("kind", _one_of("operation_kind"), nullable=False),
         sa.Column("loop_no", sa.Integer(), nullable=False),
         sa.Column("capability", sa.Text(), nullable=False),
         sa.Column("batch_id", sa.Uuid(), nullable=True),
@@ -299,24 +328,19 @@ def upgrade() -> None:
         sa.Column("request_hash", sa.LargeBinary(), nullable=True),
         sa.Column("request", sa.LargeBinary(), nullable=True),
         sa.Column("revision", sa.Integer(), nullable=False),
-        sa.Column("status", sa.Text(), nullable=False),
+        sa.Column("status", _one_of("operation_status"), nullable=False),
         sa.Column("attempts_made", sa.SmallInteger(), nullable=False),
         sa.Column("unknown_attempts", sa.SmallInteger(), nullable=False),
         sa.Column("drain_interrupts", sa.SmallInteger(), nullable=False),
-        sa.Column("executed", sa.Text(), nullable=True),
+        sa.Column("executed", _one_of("operation_executed"), nullable=True),
         sa.Column("code", sa.Text(), nullable=True),
         sa.Column("raw", sa.LargeBinary(), nullable=True),
         sa.Column("raw_blob_id", sa.Uuid(), nullable=True),
         sa.Column("effective", sa.LargeBinary(), nullable=True),
         sa.Column("effective_blob_id", sa.Uuid(), nullable=True),
-        sa.CheckConstraint(
-            "executed IN ('not_executed', 'executed', 'unknown')", name=op.f("operation_executed_check")
-        ),
-        sa.CheckConstraint("kind IN ('model', 'tool', 'internal')", name=op.f("operation_kind_check")),
-        sa.CheckConstraint(
-            "status IN ('prepared', 'attempting', 'completed', 'failed', 'cancelled', 'unknown')",
-            name=op.f("operation_status_check"),
-        ),
+        _check("executed", "operation_executed"),
+        _check("kind", "operation_kind"),
+        _check("status", "operation_status"),
         sa.ForeignKeyConstraint(["effective_blob_id"], ["blob.blob_id"], name=op.f("operation_effective_blob_id_fkey")),
         sa.ForeignKeyConstraint(["raw_blob_id"], ["blob.blob_id"], name=op.f("operation_raw_blob_id_fkey")),
         sa.PrimaryKeyConstraint("operation_id", name=op.f("operation_pkey")),
@@ -344,7 +368,7 @@ def upgrade() -> None:
         sa.Column("owner_id", sa.Uuid(), nullable=False),
         sa.Column("session_id", sa.Uuid(), nullable=False),
         sa.Column("release_id", sa.Uuid(), nullable=False),
-        sa.Column("status", sa.Text(), nullable=False),
+        sa.Column("status", _one_of("run_status"), nullable=False),
         sa.Column("epoch", sa.BigInteger(), nullable=False),
         sa.Column("lease_expires_at", sa.BigInteger(), nullable=True),
         sa.Column("event_head", sa.BigInteger(), nullable=False),
@@ -354,26 +378,17 @@ def upgrade() -> None:
         sa.Column("max_loops", sa.Integer(), nullable=False),
         sa.Column("deadline_at", sa.BigInteger(), nullable=False),
         sa.Column("binding", sa.LargeBinary(), nullable=False),
-        sa.Column("end_cause", sa.Text(), nullable=True),
+        sa.Column("end_cause", _one_of("run_end_cause"), nullable=True),
         sa.Column("end_code", sa.Text(), nullable=True),
         sa.Column("end_detail", sa.Text(), nullable=True),
         sa.Column("answer_operation_id", sa.Uuid(), nullable=True),
-        sa.Column("cleanup_state", sa.Text(), nullable=False),
+        sa.Column("cleanup_state", _one_of("run_cleanup_state"), nullable=False),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
         sa.Column("started_at", sa.BigInteger(), nullable=True),
         sa.Column("ended_at", sa.BigInteger(), nullable=True),
-        sa.CheckConstraint(
-            "cleanup_state IN ('none', 'pending', 'retrying', 'done', 'blocked')",
-            name=op.f("run_cleanup_state_check"),
-        ),
-        sa.CheckConstraint(
-            "end_cause IN ('answer', 'failure', 'stop', 'deadline', 'quota')",
-            name=op.f("run_end_cause_check"),
-        ),
-        sa.CheckConstraint(
-            "status IN ('queued', 'running', 'stopping', 'succeeded', 'failed', 'cancelled', 'timed_out', 'budget_exhausted')",
-            name=op.f("run_status_check"),
-        ),
+        _check("cleanup_state", "run_cleanup_state"),
+        _check("end_cause", "run_end_cause"),
+        _check("status", "run_status"),
         sa.CheckConstraint("loops_used >= 0 AND loops_reserved >= 0", name=op.f("run_loops_check")),
         sa.ForeignKeyConstraint(["session_id"], ["session.session_id"], name=op.f("run_session_id_fkey")),
         sa.PrimaryKeyConstraint("run_id", name=op.f("run_pkey")),
@@ -394,11 +409,11 @@ def upgrade() -> None:
         sa.Column("session_id", sa.Uuid(), nullable=False),
         sa.Column("input_seq", sa.BigInteger(), nullable=False),
         sa.Column("origin_run_id", sa.Uuid(), nullable=False),
-        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("kind", _one_of("user_input_kind"), nullable=False),
         sa.Column("body", sa.LargeBinary(), nullable=True),
         sa.Column("blob_id", sa.Uuid(), nullable=True),
         sa.Column("received_at", sa.BigInteger(), nullable=False),
-        sa.CheckConstraint("kind IN ('question')", name=op.f("user_input_kind_check")),
+        _check("kind", "user_input_kind"),
         sa.CheckConstraint("(body IS NULL) <> (blob_id IS NULL)", name=op.f("user_input_one_body_check")),
         sa.ForeignKeyConstraint(["blob_id"], ["blob.blob_id"], name=op.f("user_input_blob_id_fkey")),
         sa.ForeignKeyConstraint(["session_id"], ["session.session_id"], name=op.f("user_input_session_id_fkey")),
@@ -411,9 +426,9 @@ def upgrade() -> None:
         sa.Column("run_id", sa.Uuid(), nullable=False),
         sa.Column("graph_id", sa.Uuid(), nullable=False),
         sa.Column("binding_key", sa.Text(), nullable=False),
-        sa.Column("status", sa.Text(), nullable=False),
+        sa.Column("status", _one_of("agent_invocation_status"), nullable=False),
         sa.Column("revision", sa.Integer(), nullable=False),
-        sa.CheckConstraint("status IN ('running', 'settled')", name=op.f("agent_invocation_status_check")),
+        _check("status", "agent_invocation_status"),
         sa.ForeignKeyConstraint(["run_id"], ["run.run_id"], name=op.f("agent_invocation_run_id_fkey")),
         sa.PrimaryKeyConstraint("invocation_id", name=op.f("agent_invocation_pkey")),
         sa.UniqueConstraint("run_id", "binding_key", name=op.f("agent_invocation_run_id_binding_key_key")),
@@ -422,9 +437,9 @@ def upgrade() -> None:
         "graph_execution",
         sa.Column("graph_id", sa.Uuid(), nullable=False),
         sa.Column("run_id", sa.Uuid(), nullable=False),
-        sa.Column("status", sa.Text(), nullable=False),
+        sa.Column("status", _one_of("graph_execution_status"), nullable=False),
         sa.Column("revision", sa.Integer(), nullable=False),
-        sa.CheckConstraint("status IN ('running', 'settled')", name=op.f("graph_execution_status_check")),
+        _check("status", "graph_execution_status"),
         sa.ForeignKeyConstraint(["run_id"], ["run.run_id"], name=op.f("graph_execution_run_id_fkey")),
         sa.PrimaryKeyConstraint("graph_id", name=op.f("graph_execution_pkey")),
         sa.UniqueConstraint("run_id", name=op.f("graph_execution_run_id_key")),
@@ -435,13 +450,10 @@ def upgrade() -> None:
         sa.Column("run_id", sa.Uuid(), nullable=False),
         sa.Column("invocation_id", sa.Uuid(), nullable=False),
         sa.Column("role_key", sa.Text(), nullable=False),
-        sa.Column("phase", sa.Text(), nullable=False),
+        sa.Column("phase", _one_of("node_task_phase"), nullable=False),
         sa.Column("continuation", sa.LargeBinary(), nullable=False),
         sa.Column("revision", sa.Integer(), nullable=False),
-        sa.CheckConstraint(
-            "phase IN ('prepare_context', 'freeze', 'await_model', 'accept', 'await_batch', 'deliver_batch', 'settle', 'settled')",
-            name=op.f("node_task_phase_check"),
-        ),
+        _check("phase", "node_task_phase"),
         sa.ForeignKeyConstraint(["run_id"], ["run.run_id"], name=op.f("node_task_run_id_fkey")),
         sa.PrimaryKeyConstraint("node_id", name=op.f("node_task_pkey")),
         postgresql_with={"fillfactor": 70},
@@ -472,14 +484,12 @@ def upgrade() -> None:
         sa.Column("target_run_id", sa.Uuid(), nullable=True),
         sa.Column("operation_id", sa.Uuid(), nullable=True),
         sa.Column("previous_delivery_id", sa.Uuid(), nullable=True),
-        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("state", _one_of("user_input_delivery_state"), nullable=False),
         sa.Column("context_seq", sa.BigInteger(), nullable=True),
         sa.Column("first_output_receipt", sa.Text(), nullable=True),
         sa.Column("delivered_at", sa.BigInteger(), nullable=True),
         sa.Column("revision", sa.Integer(), nullable=False),
-        sa.CheckConstraint(
-            "state IN ('pending', 'claimed', 'delivered')", name=op.f("user_input_delivery_state_check")
-        ),
+        _check("state", "user_input_delivery_state"),
         sa.ForeignKeyConstraint(["input_id"], ["user_input.input_id"], name=op.f("user_input_delivery_input_id_fkey")),
         sa.PrimaryKeyConstraint("delivery_id", name=op.f("user_input_delivery_pkey")),
         postgresql_with={"fillfactor": 70},
@@ -558,3 +568,6 @@ def downgrade() -> None:
     op.drop_table("context_record")
     op.drop_table("call_batch")
     op.drop_table("attempt")
+    if op.get_bind().dialect.name == "postgresql":
+        for domain in _VALUES:
+            op.execute(f"DROP DOMAIN {domain}")

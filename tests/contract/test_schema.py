@@ -32,6 +32,11 @@ _CATALOG = {
         FROM pg_constraint WHERE connamespace = 'public'::regnamespace
         AND conrelid::regclass::text <> 'alembic_version' ORDER BY 1, 2
     """,
+    "domains": """
+        SELECT typname, format_type(typbasetype, typtypmod), typnotnull, conname, pg_get_constraintdef(c.oid)
+        FROM pg_type t LEFT JOIN pg_constraint c ON c.contypid = t.oid
+        WHERE typtype = 'd' AND typnamespace = 'public'::regnamespace ORDER BY 1, 4
+    """,
     "indexes": """
         SELECT tablename, indexname, indexdef FROM pg_indexes
         WHERE schemaname = 'public' AND tablename <> 'alembic_version' ORDER BY 1, 2
@@ -107,6 +112,7 @@ def test_N11_migrations_and_declarations_make_the_same_postgresql_catalog(
         assert migrated[name] == declared[name], name
     # What alembic's own check does not see is there to be compared.
     assert any(row[2] == "c" for row in declared["constraints"])
+    assert any(row[0] == "run_status" and "'queued'" in row[4] for row in declared["domains"])
     assert any(" WHERE " in row[2] for row in declared["indexes"])
     assert any(row[3] and "fillfactor=70" in row[3] for row in declared["options"])
     assert {row[0] for row in declared["functions"]} == {"al_assert", "al_now"}
