@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from agentloom_worker.broker.address import BrokerAddress
 from agentloom_worker.broker.publisher import Publisher
+from agentloom_worker.capabilities.http import HttpCaller
 from agentloom_worker.capabilities.python import invoke_inline, invoke_python
 from agentloom_worker.clock import Clock, SystemClock
 from agentloom_worker.domain.dispatch import WakeUp
@@ -64,6 +65,7 @@ def make_ports(
         chance=random.Random(seed),
         adapters=make_adapters(clock, scripts or {}),
         tools=tools,
+        http=HttpCaller(clock),
         resolve_credential=resolve_credential,
         settings=settings or Settings(),
         publish=publish,
@@ -103,6 +105,7 @@ def make_fleet_ports(settings: FleetSettings, queues: tuple[str, ...], slots: in
         chance=random.Random(),
         adapters=make_adapters(clock, {}),
         tools=invoke_python,
+        http=HttpCaller(clock),
         resolve_credential=resolve_credential,
         settings=settings.runtime(queues),
         publish=relay.publish,

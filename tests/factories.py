@@ -39,6 +39,21 @@ def python_tool(**overrides: Any) -> dict[str, Any]:
     return _merged({"kind": "python", "handler": "tests.tools:echo", "effect": "none"}, overrides)
 
 
+def http_tool(url: str, /, **overrides: Any) -> dict[str, Any]:
+    """A minimal valid entry of `tools` of kind http: a GET of this URL, to its own host."""
+    host = url.partition("://")[2].partition("/")[0].partition("?")[0]
+    base = {
+        "kind": "http",
+        "method": "GET",
+        "url": url,
+        "allow": [host],
+        "description": "Asks a server.",
+        "input_schema": {"type": "object", "additionalProperties": False},
+        "effect": "read",
+    }
+    return {**base, **overrides}
+
+
 def capability(key: str, **overrides: Any) -> CapabilitySpec:
     """A resolved capability; the fingerprint follows from the schemas."""
     input_schema = overrides.get("input_schema", {"type": "object", "additionalProperties": False})

@@ -50,7 +50,8 @@ def _repeated(what: str, names: list[str]) -> list[DeclarationProblem]:
 
 
 def _hashed(spec: CapabilitySpec) -> dict[str, object]:
-    return {
+    http: dict[str, object] = {} if spec.http is None else {"http": asdict(spec.http)}
+    return http | {
         "model_name": spec.model_name,
         "description": spec.description,
         "input_schema": spec.input_schema,

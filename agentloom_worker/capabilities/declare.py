@@ -45,7 +45,7 @@ def declare_python(
     Without `description` the docstring speaks. An output is checked only where `output_schema` is given.
     Raises DeclarationError with every problem at once.
     """
-    problems = list(_name_problems(model_name, timeout_ms))
+    problems = list(name_problems(model_name, timeout_ms))
     if output_schema is not None:
         problems += check_schema(output_schema, "output_schema")
     try:
@@ -135,7 +135,8 @@ def _mismatch(spec: CapabilitySpec, text: str) -> RunError:
     return RunError(Code.CAPABILITY_VERSION_MISMATCH, f"capability {spec.key!r} ({spec.handler_ref}): {text}")
 
 
-def _name_problems(model_name: str, timeout_ms: int) -> Iterator[DeclarationProblem]:
+def name_problems(model_name: str, timeout_ms: int) -> Iterator[DeclarationProblem]:
+    """What is wrong with the words that every kind of tool has."""
     if not _MODEL_NAME.fullmatch(model_name):
         yield DeclarationProblem("model_name", f"{model_name!r} must be 1 to 64 of A-Z a-z 0-9 _ -")
     if timeout_ms <= 0:

@@ -241,17 +241,8 @@ class _Call:
             result = shape(returned)
         except (TypeError, ValueError, RecursionError, PydanticUserError) as error:
             name = type(returned).__name__
-            return _output_invalid(f"the tool returned a {name} that is not JSON: {_message(error)}")
-        if self.spec.output_schema is None:
-            return result
-        value = result.structured[0] if result.structured is not None else returned
-        try:
-            problems = output_problems(self.spec, value)
-        except RecursionError:
-            problems = ("the schema refers to itself without end for this value",)
-        if problems:
-            return _output_invalid("the result does not match the declared schema: " + "; ".join(problems))
-        return result
+            return output_invalid(f"the tool returned a {name} that is not JSON: {_message(error)}")
+        return check_output(self.spec, result, returned)
 
 
 def shape(returned: object) -> ToolResult:
@@ -329,7 +320,22 @@ def _adapter(of: type) -> TypeAdapter[Any]:
     return TypeAdapter(of)
 
 
-def _output_invalid(text: str) -> ToolResult:
+def check_output(spec: CapabilitySpec, result: ToolResult, returned: object) -> ToolResult:
+    """The result of a returned value, or what the model is told where it does not fit the declared schema."""
+    if spec.output_schema is None:
+        return result
+    value = result.structured[0] if result.structured is not None else returned
+    try:
+        problems = output_problems(spec, value)
+    except RecursionError:
+        problems = ("the schema refers to itself without end for this value",)
+    if problems:
+        return output_invalid("the result does not match the declared schema: " + "; ".join(problems))
+    return result
+
+
+def output_invalid(text: str) -> ToolResult:
+    """The call was carried out, and what it gave back is nothing that the model can have."""
     message = text[: limits.TOOL_MESSAGE_CHARS_MAX]
     return failed(Failure(Code.TOOL_OUTPUT_INVALID, Category.PROTOCOL, message, Executed.EXECUTED))
 

@@ -11,6 +11,7 @@ class CapabilityKind(StrEnum):
     """Who answers the call."""
 
     PYTHON = "python"
+    HTTP = "http"
     BUILTIN = "builtin"  # internal operations: no attempt, a pure part of a step (RULINGS A23)
 
 
@@ -24,8 +25,43 @@ class Effect(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class HttpHeader:
+    """`text` is the whole value, or what stands before the secret that `credential_ref` leads to."""
+
+    name: str
+    text: str
+    credential_ref: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSpec:
+    """How an http tool calls. The templates hold `{argument}`; capabilities/http_template.py fills them in.
+
+    `allow` lists hosts as `host` (the scheme's own port) or `host:port`. `body` is a one-element tuple with the
+    template; without one the arguments that the URL does not take are the body, where the method has one.
+    """
+
+    method: str
+    url: str
+    allow: tuple[str, ...]
+    headers: tuple[HttpHeader, ...]  # sorted by name
+    body: tuple[object] | None
+    idempotency_header: str
+    max_bytes: int
+    max_redirects: int
+
+    @property
+    def has_body(self) -> bool:
+        """Whether the method carries one."""
+        return self.method in ("POST", "PUT", "PATCH")
+
+
+@dataclass(frozen=True, slots=True)
 class CapabilitySpec:
-    """One entry of a catalog. `handler_ref` is `module:function` or the name of an entry point."""
+    """One entry of a catalog.
+
+    `handler_ref` is `module:function` or the name of an entry point; of an http tool it is its method and URL.
+    """
 
     key: str
     kind: CapabilityKind
@@ -41,6 +77,7 @@ class CapabilitySpec:
     # The input schema was derived from the function's signature, so that a worker can prove that its
     # code still has the frozen shape; a schema that the release gave proves nothing about the code.
     schema_derived: bool = False
+    http: HttpSpec | None = None  # there if and only if the kind is http
 
     @property
     def tool_schema(self) -> ToolSchema:

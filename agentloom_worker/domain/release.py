@@ -4,13 +4,14 @@
 those bytes and nothing else, `validate_context` refuses what could never send a request (CASES K04).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pydantic import ValidationError
 
 from agentloom_worker.canonical import canonical_bytes, parse, sha256, sha256_hex
 from agentloom_worker.domain.budget import Budget, derive_budget, utf8_envelope_tokens
-from agentloom_worker.domain.capability import CapabilityKind, CapabilitySpec, Catalog, Effect
+from agentloom_worker.domain.capability import CapabilityKind, CapabilitySpec, Catalog, Effect, HttpHeader, HttpSpec
 from agentloom_worker.domain.policy import Jitter, OnUnknown, OnUnknownAction, RetryPolicy
 from agentloom_worker.errors import InvariantError, ReleaseInvalidError
 from agentloom_worker.wire import release as wire
@@ -199,6 +200,8 @@ def _freeze_tool(document: wire.ReleaseDocument, spec: CapabilitySpec) -> wire.F
         "timeout_ms": spec.timeout_ms,
         "retry": _freeze_policy(spec.retry),
     }
+    if spec.http is not None:
+        facts["http"] = _freeze_http(spec.http)
     if spec.kind is not CapabilityKind.BUILTIN:
         written = document.tools[spec.key]
         facts["model_name"] = written.name or spec.key
@@ -208,6 +211,26 @@ def _freeze_tool(document: wire.ReleaseDocument, spec: CapabilitySpec) -> wire.F
         if written.description is not None:
             facts["description"] = written.description
     return wire.FrozenTool.model_validate(facts)
+
+
+def _freeze_http(http: HttpSpec) -> wire.FrozenHttp:
+    return wire.FrozenHttp.model_validate(
+        {
+            "method": http.method,
+            "url": http.url,
+            "allow": list(http.allow),
+            "headers": {
+                header.name: {"value": header.text}
+                if header.credential_ref is None
+                else {"credential": header.credential_ref, "prefix": header.text or None}
+                for header in http.headers
+            },
+            "body": http.body[0] if http.body else None,
+            "idempotency_header": http.idempotency_header,
+            "max_bytes": http.max_bytes,
+            "max_redirects": http.max_redirects,
+        }
+    )
 
 
 def load_release(body: bytes) -> FrozenRelease:
@@ -286,9 +309,12 @@ def _catalog(document: wire.FrozenReleaseDocument, digest: bytes) -> Catalog:
 
 
 def _capability(key: str, tool: wire.FrozenTool) -> CapabilitySpec:
+    kind = CapabilityKind(tool.kind)
+    if (tool.http is not None) != (kind is CapabilityKind.HTTP):
+        raise InvariantError(f"frozen tool {key} of kind {kind} cannot be called")
     return CapabilitySpec(
         key=key,
-        kind=CapabilityKind(tool.kind),
+        kind=kind,
         model_name=tool.model_name,
         description=tool.description,
         input_schema=dict(tool.input_schema),
@@ -299,6 +325,25 @@ def _capability(key: str, tool: wire.FrozenTool) -> CapabilitySpec:
         timeout_ms=tool.timeout_ms,
         retry=_policy(tool.retry),
         schema_derived=tool.schema_derived,
+        http=None if tool.http is None else http_spec(tool.http),
+    )
+
+
+def http_spec(http: wire.FrozenHttp | wire.HttpToolDocument) -> HttpSpec:
+    """How an http tool calls, as its author or its frozen form says it."""
+    headers: Mapping[str, wire.HttpHeaderDocument | wire.FrozenHttpHeader] = http.headers
+    return HttpSpec(
+        method=http.method,
+        url=http.url,
+        allow=tuple(http.allow),
+        headers=tuple(
+            HttpHeader(name, (header.prefix if header.credential else header.value) or "", header.credential)
+            for name, header in sorted(headers.items())
+        ),
+        body=None if http.body is None else (http.body,),
+        idempotency_header=http.idempotency_header,
+        max_bytes=http.max_bytes,
+        max_redirects=http.max_redirects,
     )
 
 

@@ -3,15 +3,17 @@
 Every check of the sender stands here, at the moment of the send: permit, ticket, hash, credential, deadline.
 """
 
+from collections.abc import Callable, Mapping
 from uuid import UUID
 
 from agentloom_worker import faults
-from agentloom_worker.cancellation import CancelReason
+from agentloom_worker.cancellation import Cancellation, CancelReason
 from agentloom_worker.capabilities.arguments import check_arguments
 from agentloom_worker.capabilities.builtin.result import read_arguments, read_slice, result_not_found
 from agentloom_worker.capabilities.catalog import find
-from agentloom_worker.capabilities.context import open_context
+from agentloom_worker.capabilities.context import ToolContext, open_context
 from agentloom_worker.capabilities.declare import recall_python
+from agentloom_worker.capabilities.http import prepare_request
 from agentloom_worker.capabilities.result import decode_result, failed, model_text, parse_result_ref
 from agentloom_worker.context.request import hash_request
 from agentloom_worker.domain.capability import CapabilityKind, CapabilitySpec, ToolResult
@@ -30,7 +32,7 @@ from agentloom_worker.domain.model import (
 from agentloom_worker.domain.operation import Attempt, AttemptState, Operation, OperationKind
 from agentloom_worker.domain.run import TicketState
 from agentloom_worker.domain.session import DeliveryState
-from agentloom_worker.errors import AgentloomError, Code, InvariantError, RunError, SupersededError
+from agentloom_worker.errors import Code, InvariantError, RunError, SupersededError
 from agentloom_worker.frozen import replace
 from agentloom_worker.llm.adapter import AttemptContext, ModelCall
 from agentloom_worker.runtime.commit import commit_held
@@ -40,6 +42,8 @@ from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.runtime.request import head_of
 from agentloom_worker.runtime.result import hash_command
 from agentloom_worker.runtime.slice import Slice, adapter_of, load_response
+
+Perform = Callable[[ToolContext, Cancellation], ToolResult]
 
 
 def perform_model(ports: Ports, slice_: Slice, live: Live) -> tuple[Slice, Outcome]:
@@ -185,13 +189,15 @@ def _invoke(
     spec: CapabilitySpec,
     arguments: dict[str, object],
 ) -> ToolEnded:
-    if spec.kind is not CapabilityKind.PYTHON:
+    prepare = _PREPARE.get(spec.kind)
+    if prepare is None:
         raise InvariantError(f"capability {spec.key} of kind {spec.kind} has no handler here")
     try:
-        handler = recall_python(spec)
-    except AgentloomError as error:
-        failure = Failure(error.code, Category.ENVIRONMENT, error.message, Executed.NOT_EXECUTED)
-        return ToolEnded(failed(failure), None)
+        perform = prepare(ports, spec, arguments)
+    except RunError as error:
+        perform = Failure(error.code, Category.ENVIRONMENT, error.message, Executed.NOT_EXECUTED)
+    if isinstance(perform, Failure):
+        return ToolEnded(failed(perform), None)
     live.begin_effect()
     # The keeper renews no longer than the call may take (RULINGS T9).
     live.deadline_us = min(slice_.run.deadline_at, live.now_us() + 1000 * spec.timeout_ms)
@@ -203,16 +209,37 @@ def _invoke(
         attempt_no=operation.attempts_made,
         deadline_s=max(0.0, live.remaining_s(slice_.run.deadline_at)),
     )
-    result = ports.tools(
-        handler,
-        spec,
-        arguments,
-        context,
-        cancellation=live.cancellation,
-        entered=lambda: faults.hit("attempt.sent", "attempt_call"),
-    )
+    result = perform(context, live.cancellation)
     faults.hit("effect.done", "attempt_call")
     return ToolEnded(result, live.cancellation.reason)
+
+
+def _entered() -> None:
+    faults.hit("attempt.sent", "attempt_call")
+
+
+def _prepare_python(ports: Ports, spec: CapabilitySpec, arguments: dict[str, object]) -> Perform:
+    handler = recall_python(spec)
+    return lambda context, cancellation: ports.tools(
+        handler, spec, arguments, context, cancellation=cancellation, entered=_entered
+    )
+
+
+def _prepare_http(ports: Ports, spec: CapabilitySpec, arguments: dict[str, object]) -> Perform | Failure:
+    request = prepare_request(spec, arguments, ports.resolve_credential)
+    if isinstance(request, Failure):
+        return request
+    return lambda context, cancellation: ports.http.call(
+        spec, request, context, cancellation=cancellation, entered=_entered
+    )
+
+
+# What can be wrong before anything begins is found by the first call, the effect is the second one. Built-ins
+# have no attempt, so they are not here.
+_PREPARE: Mapping[CapabilityKind, Callable[[Ports, CapabilitySpec, dict[str, object]], Perform | Failure]] = {
+    CapabilityKind.PYTHON: _prepare_python,
+    CapabilityKind.HTTP: _prepare_http,
+}
 
 
 def call_of(ports: Ports, slice_: Slice, operation: Operation) -> ResponseCall:

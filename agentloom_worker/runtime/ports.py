@@ -10,6 +10,7 @@ from agentloom_worker import limits
 from agentloom_worker.cancellation import Cancellation
 from agentloom_worker.capabilities.context import ToolContext
 from agentloom_worker.capabilities.handler import PythonHandler
+from agentloom_worker.capabilities.http import HttpCaller
 from agentloom_worker.clock import Clock
 from agentloom_worker.context.view import View
 from agentloom_worker.domain.capability import CapabilitySpec, ToolResult
@@ -150,6 +151,7 @@ class Ports:
     chance: Chance
     adapters: Mapping[tuple[str, str], ModelAdapter]  # by protocol and profile
     tools: ToolRunner
+    http: HttpCaller
     resolve_credential: Callable[[str], str]
     settings: Settings
     publish: Callable[[list[WakeUp]], None]

@@ -2,19 +2,28 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import assert_never
 
 from agentloom_worker import limits
 from agentloom_worker.capabilities.builtin import BUILTINS
 from agentloom_worker.capabilities.catalog import build_catalog
 from agentloom_worker.capabilities.declare import declare_python
+from agentloom_worker.capabilities.http_declare import declare_http
 from agentloom_worker.capabilities.problem import DeclarationError
 from agentloom_worker.domain.capability import CapabilitySpec, Effect
-from agentloom_worker.domain.release import freeze_release, load_release, tool_retry, validate_context
+from agentloom_worker.domain.policy import RetryPolicy
+from agentloom_worker.domain.release import freeze_release, http_spec, load_release, tool_retry, validate_context
 from agentloom_worker.errors import ReleaseInvalidError
 from agentloom_worker.ids import OwnerId, ReleaseId
 from agentloom_worker.llm.profiles import PROFILES
 from agentloom_worker.runtime.ports import Ports
-from agentloom_worker.wire.release import ReleaseDocument, parse_release
+from agentloom_worker.wire.release import (
+    HttpToolDocument,
+    PythonToolDocument,
+    ReleaseDocument,
+    ToolDocument,
+    parse_release,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +61,8 @@ def _declare(document: ReleaseDocument) -> tuple[CapabilitySpec, ...]:
     problems: list[tuple[str, str]] = []
     specs: list[CapabilitySpec] = []
     for key in sorted(set(document.agent.tools)):
-        tool = document.tools[key]
         try:
-            specs.append(
-                declare_python(
-                    key,
-                    tool.handler,
-                    model_name=tool.name or key,
-                    description=tool.description,
-                    input_schema=tool.input_schema,
-                    output_schema=tool.output_schema,
-                    effect=Effect(tool.effect),
-                    timeout_ms=tool.timeout_ms,
-                    retry=tool_retry(document, key),
-                )
-            )
+            specs.append(_declare_tool(key, document.tools[key], tool_retry(document, key)))
         except DeclarationError as error:
             problems.extend((f"/tools/{key}/{problem.path}", problem.text) for problem in error.problems)
     if problems:
@@ -75,6 +71,36 @@ def _declare(document: ReleaseDocument) -> tuple[CapabilitySpec, ...]:
         specs.extend(make() for make in BUILTINS.values())
     _refuse_duplicates(specs)
     return tuple(specs)
+
+
+def _declare_tool(key: str, tool: ToolDocument, retry: RetryPolicy) -> CapabilitySpec:
+    match tool:
+        case PythonToolDocument():
+            return declare_python(
+                key,
+                tool.handler,
+                model_name=tool.name or key,
+                description=tool.description,
+                input_schema=tool.input_schema,
+                output_schema=tool.output_schema,
+                effect=Effect(tool.effect),
+                timeout_ms=tool.timeout_ms,
+                retry=retry,
+            )
+        case HttpToolDocument():
+            return declare_http(
+                key,
+                http_spec(tool),
+                model_name=tool.name or key,
+                description=tool.description,
+                input_schema=tool.input_schema,
+                output_schema=tool.output_schema,
+                effect=Effect(tool.effect),
+                timeout_ms=tool.timeout_ms,
+                retry=retry,
+            )
+        case _:
+            assert_never(tool)
 
 
 def _refuse_duplicates(specs: Iterable[CapabilitySpec]) -> None:

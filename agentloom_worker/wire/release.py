@@ -27,6 +27,9 @@ from pydantic_core import PydanticCustomError
 from agentloom_worker.errors import ReleaseInvalidError
 from agentloom_worker.limits import (
     FIRST_OUTPUT_TIMEOUT_MS,
+    HTTP_TOOL_BYTES,
+    HTTP_TOOL_BYTES_MAX,
+    HTTP_TOOL_REDIRECTS_MAX,
     LOOPS_MAX,
     RUN_DEADLINE_S,
     STEP_FAILURES_MAX,
@@ -51,6 +54,10 @@ Milliseconds = Annotated[int, Field(ge=1, le=_DAY_MS)]
 Delay = Annotated[int, Field(ge=0, le=_DAY_MS)]
 Attempts = Annotated[int, Field(ge=1, le=100)]
 Multiplier = Annotated[float, Field(ge=1, le=100, allow_inf_nan=False)]
+HeaderName = Annotated[str, Field(pattern=check.HEADER_NAME, max_length=128)]
+HeaderText = Annotated[str, Field(pattern=check.HEADER_TEXT, max_length=4096)]
+AllowedHost = Annotated[str, Field(pattern=check.ALLOWED_HOST, max_length=261)]
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 Protocol = Literal["openai-chat", "scripted"]
 EffectName = Literal["none", "read", "write_external", "write_workspace"]
 EstimatorName = Literal["utf8-envelope-v1"]
@@ -163,18 +170,80 @@ class ModelDocument(_Document):
     retry: RetryDocument | None = Field(default=None, description="Retry rules of this model.")
 
 
-class ToolDocument(_Document):
-    """A tool. Absent words and schemas are taken from the handler itself."""
+class _AnyToolDocument(_Document):
+    """What tools of every kind have."""
 
-    kind: Literal["python"] = Field(description="Who answers the call.")
-    handler: Handler = Field(description="`package.module:function` or the name of an entry point.")
     name: ModelName | None = Field(default=None, description="The name that the model sees; the key if absent.")
-    description: str | None = Field(default=None, description="What the model is told; else the handler's words.")
-    input_schema: JsonObject | None = Field(default=None, description="JSON Schema of the arguments.")
     output_schema: JsonObject | None = Field(default=None, description="JSON Schema of the result.")
     effect: EffectName = Field(description="What a call may change outside.")
     timeout_ms: Milliseconds = Field(default=TOOL_TIMEOUT_MS, description="The longest run of one call.")
     retry: RetryDocument | None = Field(default=None, description="Retry rules of this tool.")
+
+
+class PythonToolDocument(_AnyToolDocument):
+    """A Python function. Absent words and schemas are taken from the function itself."""
+
+    kind: Literal["python"] = Field(description="Who answers the call.")
+    handler: Handler = Field(description="`package.module:function` or the name of an entry point.")
+    description: str | None = Field(default=None, description="What the model is told; else the handler's words.")
+    input_schema: JsonObject | None = Field(default=None, description="JSON Schema of the arguments.")
+
+
+class HttpHeaderDocument(_Document):
+    """A header of an http tool: a text that may be read by anybody, or a secret by reference."""
+
+    value: HeaderText | None = Field(default=None, description="The value. Never a secret.")
+    credential: Credential | None = Field(
+        default=None, description="Where the secret is found: `env:NAME` or `file:PATH`. Read at each attempt."
+    )
+    prefix: HeaderText | None = Field(default=None, description="Stands before the secret, such as `Bearer `.")
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        if (self.value is None) == (self.credential is None):
+            raise PydanticCustomError("http_header", "must say one of `value` and `credential`")
+        if self.prefix is not None and self.credential is None:
+            raise PydanticCustomError("http_header", "must have a `credential` behind its `prefix`")
+        return self
+
+
+class HttpToolDocument(_AnyToolDocument):
+    """A call to a foreign server. Placeholders `{argument}` take the arguments of the call."""
+
+    kind: Literal["http"] = Field(description="Who answers the call.")
+    method: Method = Field(description="Of these, POST, PUT and PATCH carry a body.")
+    url: str = Field(
+        min_length=1,
+        max_length=2048,
+        description="An http(s) URL; placeholders in its path or in values of its query. A value of the query "
+        "without its argument is left out.",
+    )
+    allow: list[AllowedHost] = Field(
+        min_length=1, max_length=32, description="Hosts that may be called: `host`, or `host:port` for another port."
+    )
+    description: str = Field(pattern=check.NOT_BLANK, description="What the model is told.")
+    input_schema: JsonObject = Field(description="JSON Schema of the arguments.")
+    headers: dict[HeaderName, HttpHeaderDocument] = Field(
+        default_factory=dict, description="Headers by name.", json_schema_extra=_NO_OTHER_KEYS
+    )
+    body: JsonValue = Field(
+        default=None,
+        description="A JSON template: a text that is just `{argument}` becomes its value, inside a longer text its "
+        "words; `{{` and `}}` are braces. Absent: the arguments that the URL does not take, as one object.",
+    )
+    idempotency_header: HeaderName = Field(
+        default="Idempotency-Key", description="Carries the id of the call, the same on every attempt."
+    )
+    max_bytes: int = Field(
+        default=HTTP_TOOL_BYTES, ge=1, le=HTTP_TOOL_BYTES_MAX, description="The longest answer that is taken."
+    )
+    max_redirects: int = Field(
+        default=0, ge=0, le=HTTP_TOOL_REDIRECTS_MAX, description="For GET, to allowed hosts only; 0 follows none."
+    )
+
+
+ToolDocument = PythonToolDocument | HttpToolDocument
+AnyTool = Annotated[ToolDocument, Field(discriminator="kind")]
 
 
 class ContextDocument(_Document):
@@ -198,7 +267,7 @@ class ReleaseDocument(_Document):
     models: dict[Key, ModelDocument] = Field(
         min_length=1, description="Models by key.", json_schema_extra=_NO_OTHER_KEYS
     )
-    tools: dict[Key, ToolDocument] = Field(
+    tools: dict[Key, AnyTool] = Field(
         default_factory=dict, description="Tools by key.", json_schema_extra=_NO_OTHER_KEYS
     )
     context: ContextDocument = Field(default=ContextDocument(), description="Numbers of the window.")
@@ -265,10 +334,31 @@ class FrozenModel(_Frozen):
     retry: FrozenRetry
 
 
+class FrozenHttpHeader(_Frozen):
+    """As `HttpHeaderDocument`."""
+
+    value: HeaderText | None = None
+    credential: Credential | None = None
+    prefix: HeaderText | None = None
+
+
+class FrozenHttp(_Frozen):
+    """How an http tool calls, resolved."""
+
+    method: Method
+    url: str
+    allow: list[AllowedHost]
+    headers: dict[HeaderName, FrozenHttpHeader]
+    body: JsonValue = None
+    idempotency_header: HeaderName
+    max_bytes: int
+    max_redirects: int
+
+
 class FrozenTool(_Frozen):
     """One entry of the catalog, with what its handler declared at the time of publishing."""
 
-    kind: Literal["python", "builtin"]
+    kind: Literal["python", "http", "builtin"]
     model_name: ModelName
     description: str
     input_schema: JsonObject
@@ -279,6 +369,7 @@ class FrozenTool(_Frozen):
     effect: EffectName
     timeout_ms: Milliseconds
     retry: FrozenRetry
+    http: FrozenHttp | None = None
 
 
 class FrozenContext(_Frozen):

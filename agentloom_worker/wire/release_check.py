@@ -21,6 +21,9 @@ MODEL_NAME = r"^[a-zA-Z0-9_\-]{1,64}$"
 HANDLER = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*(:[A-Za-z_][A-Za-z0-9_.]*)?$"
 CREDENTIAL = r"^(env:[A-Za-z_][A-Za-z0-9_]*|file:[^\u0000]+)$"
 RATIO = "^0[.][0-9]*[1-9][0-9]*$"
+HEADER_NAME = r"^[A-Za-z0-9!#$%&'*+.^_`|~\-]+$"
+HEADER_TEXT = r"^[\x20-\x7e]*$"
+ALLOWED_HOST = r"^([a-z0-9]([a-z0-9.\-]*[a-z0-9])?|\[[0-9a-f:.]+\])(:[1-9][0-9]{0,4})?$"
 NOT_BLANK = r"\S"
 PATTERN_TEXT = {
     SLUG: "must be a slug: lower-case letters and digits, words joined by single hyphens",
@@ -29,6 +32,9 @@ PATTERN_TEXT = {
     HANDLER: "must be `package.module:function` or the name of an entry point",
     CREDENTIAL: "must be a reference, `env:NAME` or `file:PATH`; a secret never stands in a release",
     RATIO: 'must be decimal text between 0 and 1, both excluded, such as "0.80"',
+    HEADER_NAME: "must be the name of a header",
+    HEADER_TEXT: "must be printable ASCII on one line",
+    ALLOWED_HOST: "must be `host` or `host:port` in lower case",
     NOT_BLANK: "must not be blank",
 }
 RESERVED_TOOL_KEYS = frozenset({"result.read"})
@@ -60,14 +66,19 @@ def shape_problems(error: ValidationError, root: type[BaseModel]) -> list[Proble
 
 
 def _shape_problem(error: ErrorDetails, root: type[BaseModel], *, suggest: bool) -> Problem:
-    path: Path = tuple(part for part in error["loc"] if part != "[key]")
+    typed: Path = tuple(part for part in error["loc"] if part != "[key]")
+    path = _written(typed)
     kind, context = error["type"], error.get("ctx", {})
-    if kind == "missing":
+    if kind == "union_tag_not_found":
+        path, text = (*path, "kind"), "is required"
+    elif kind == "union_tag_invalid":
+        path, text = (*path, "kind"), f"must be {context['expected_tags'].replace(', ', ' or ')}"
+    elif kind == "missing":
         text = _MISSING_TEXT.get(str(path[-1]), "is required")
     elif kind == "extra_forbidden":
         text = "is not a known field"
         if suggest:
-            text += _did_you_mean(str(path[-1]), _fields_at(root, path[:-1]))
+            text += _did_you_mean(str(path[-1]), _fields_at(root, typed[:-1]))
     elif kind in _TYPE_TEXT:
         text = f"{_TYPE_TEXT[kind]}, not {kind_of(error['input'])}"
         if kind == "string_type" and isinstance(error["input"], bool | int | float):
@@ -82,6 +93,11 @@ def _shape_problem(error: ErrorDetails, root: type[BaseModel], *, suggest: bool)
     return Problem(path, text)
 
 
+def _written(typed: Path) -> Path:
+    """The path as its author sees it: pydantic puts the kind of a tool behind the tool's key."""
+    return (*typed[:2], *typed[3:]) if len(typed) > 2 and typed[0] == "tools" else typed
+
+
 def _fields_at(root: type[BaseModel], path: Path) -> Collection[str]:
     """The fields that are known where `path` leads, found by walking the types of the document."""
     kind: object = root
@@ -93,6 +109,9 @@ def _fields_at(root: type[BaseModel], path: Path) -> Collection[str]:
             kind = choices[0] if type(None) in typing.get_args(kind) else kind
         elif typing.get_origin(kind) is dict:
             kind = typing.get_args(kind)[1]
+        elif typing.get_origin(kind) is typing.Annotated:
+            variants = typing.get_args(typing.get_args(kind)[0])
+            kind = next((one for one in variants if part in typing.get_args(one.model_fields["kind"].annotation)), None)
     return tuple(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else ()
 
 

@@ -1,11 +1,13 @@
 """Frozen bytes of released versions: they are in databases, so no change of the code may change them."""
 
 import hashlib
+import json
 from pathlib import Path
 
 from agentloom_worker.domain.capability import CapabilityKind, Effect
 from agentloom_worker.domain.policy import Jitter, OnUnknown, OnUnknownAction, RetryPolicy
 from agentloom_worker.domain.release import freeze_release, load_release
+from agentloom_worker.runtime.publish import resolve_release
 from agentloom_worker.wire.release import parse_release
 from tests.factories import capability
 
@@ -55,3 +57,15 @@ def test_recorded_bytes_of_version_1_are_read_as_recorded() -> None:
     ]
     assert release.model.retry.max_attempts == 6
     assert (release.budget.input_budget_tokens, release.budget.trigger_tokens) == (121_569, 97_255)
+
+
+def test_http_tools_freeze_to_the_recorded_form_and_read_back_from_it() -> None:
+    body = (HERE / "release_v1_http.json").read_bytes()
+    recorded, release = json.loads(body)["tools"], load_release(body)
+    resolved = resolve_release((HERE / "release_v1_http.yaml").read_bytes())
+    now, fresh = json.loads(resolved.body)["tools"], load_release(resolved.body)
+    for key in ("file_ticket", "find_tickets"):
+        assert now[key] == recorded[key]
+        assert fresh.catalog.by_model_name[key] == release.catalog.by_model_name[key]
+    assert release.digest.hex() == "071b3197c75be5dcdbef1cbed454f8b61b708a7c25f613e4505851dd93eae0d7"
+    assert release.catalog.catalog_hash == "26c0ba2c047129c14e6acefbf84423c70337cdae9232ab2a49d6a9e1e388c17b"

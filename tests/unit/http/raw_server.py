@@ -109,7 +109,7 @@ class RawServer:
             received += data
         head, _, body = received.partition(b"\r\n\r\n")
         size = next(
-            int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")
+            (int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")), 0
         )
         while len(body) < size:
             body += sock.recv(65536)
