@@ -49,7 +49,11 @@ EVERY = [
 SAMPLE = [
     *(Setup(name, fusion) for fusion in (True, False) for name in ("three_loops", "deadline", "stopped")),
     *(setup for setup in FUSIONS if setup.scenario not in ("three_loops", "deadline", "stopped")),
-    *(Setup(name, fusion, inline=False) for name in ("three_loops", "tail_raises", "stopped") for fusion in (True, False)),
+    *(
+        Setup(name, fusion, inline=False)
+        for name in ("three_loops", "tail_raises", "stopped")
+        for fusion in (True, False)
+    ),
     *(Setup(name, model_unknown="fail") for name in ("three_loops", "stopped", "deadline", "busy")),
 ]
 RAISING = [Setup(name, fusion=fusion) for name in ("three_loops", "invalid_call", "quota") for fusion in (True, False)]
