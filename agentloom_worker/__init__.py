@@ -2,10 +2,11 @@
 
 from typing import TYPE_CHECKING
 
+from agentloom_worker.version import __version__
+
 if TYPE_CHECKING:
     from agentloom_worker.client import Agentloom
 
-__version__ = "0.1.0"
 __all__ = ["Agentloom", "__version__"]
 
 

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 
-from agentloom_worker import __version__, limits, telemetry
+from agentloom_worker import limits, telemetry
 from agentloom_worker.bootstrap import make_ports
 from agentloom_worker.cleanup.blobs import collect_blobs
 from agentloom_worker.domain.dispatch import Queue, WakeUp
@@ -26,6 +26,7 @@ from agentloom_worker.runtime.dispatch import Sweeper
 from agentloom_worker.runtime.lease import Keeper
 from agentloom_worker.runtime.ports import Ports, Settings
 from agentloom_worker.runtime.step import StepRunner
+from agentloom_worker.version import __version__
 
 IDLE_POLL_S = 0.05
 SEEN_EVERY_S = 5.0

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from agentloom_worker import __version__, limits, telemetry
+from agentloom_worker import limits, telemetry
 from agentloom_worker.bootstrap import FleetPorts
 from agentloom_worker.cleanup.upkeep import Upkeep
 from agentloom_worker.domain.dispatch import Queue
@@ -22,6 +22,7 @@ from agentloom_worker.ids import DispatchId, ProcessId
 from agentloom_worker.runtime.lease import Keeper
 from agentloom_worker.runtime.ports import US
 from agentloom_worker.runtime.step import StepRunner
+from agentloom_worker.version import __version__
 
 _UPKEEP_LOOK_S = 0.2
 

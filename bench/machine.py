@@ -8,7 +8,7 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-from agentloom_worker import __version__
+from agentloom_worker.version import __version__
 
 _CALIBRATION_ADDITIONS = 2_000_000
 

@@ -12,9 +12,10 @@ from typing import Annotated
 
 import typer
 
-from agentloom_worker import __version__, telemetry
+from agentloom_worker import telemetry
 from agentloom_worker.cli import audit, database, demo, devmodel, dispatches, release, request, run, runs, steps
 from agentloom_worker.errors import AgentloomError
+from agentloom_worker.version import __version__
 
 app = typer.Typer(
     name="agentloom",

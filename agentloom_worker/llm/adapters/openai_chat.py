@@ -9,7 +9,7 @@ from typing import assert_never
 
 import httpx
 
-from agentloom_worker import __version__, limits
+from agentloom_worker import limits
 from agentloom_worker.cancellation import CancelReason
 from agentloom_worker.clock import Clock
 from agentloom_worker.domain.model import (
@@ -35,6 +35,7 @@ from agentloom_worker.llm.chat_encoding import ENCODING_VERSION, ChatEncoding
 from agentloom_worker.llm.http_failures import failure_of_frame, failure_of_status
 from agentloom_worker.llm.profiles import Profile
 from agentloom_worker.llm.sse import SseParser, SseProtocolError
+from agentloom_worker.version import __version__
 
 _DONE = "[DONE]"
 _REQUEST_ID_HEADERS = ("x-request-id", "request-id")

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
-from agentloom_worker import Agentloom, __version__
+from agentloom_worker import Agentloom
 from agentloom_worker.cli.app import main
 from agentloom_worker.client import InputReceipt
 from agentloom_worker.examples import incident
 from agentloom_worker.llm.adapters.scripted import CallsTurn, ScriptedCall, ScriptedRequest, TextTurn
+from agentloom_worker.version import __version__
 from tests.factories import python_tool, release_document
 from tests.programs import QUICK
 
