@@ -61,10 +61,15 @@ def perform_model(ports: Ports, slice_: Slice, live: Live) -> tuple[Slice, Outco
     except RunError as error:
         failure = Failure(error.code, Category.PERMISSION, error.message, Executed.NOT_EXECUTED)
         return slice_, ModelEnded(Failed(failure, Partial()), None)
+    remaining_s = live.remaining_s(slice_.run.deadline_at)
+    if remaining_s <= 0:
+        # After a long standstill this row and the deadline's are due together, in any order.
+        live.cancel(CancelReason.DEADLINE)
+        return slice_, ModelEnded(Cancelled(Partial(), sent=False), live.cancellation.reason)
     live.begin_effect()
     faults.hit("attempt.before", "attempt_model")
     context = AttemptContext(
-        deadline_s=max(0.0, live.remaining_s(slice_.run.deadline_at)),
+        deadline_s=remaining_s,
         first_output_timeout_s=binding.first_output_timeout_ms / 1000,
         idle_timeout_s=binding.idle_timeout_ms / 1000 if binding.idle_timeout_ms else None,
         cancellation=live.cancellation,

@@ -142,13 +142,15 @@ class Case:
     """One life after the other on one database: process i ends at strike i, the last one has none.
 
     `operator` lets the driver retry a row that it finds parked. `database` is a PostgreSQL URL, or None for
-    a SQLite file of the case's own.
+    a SQLite file of the case's own. `pause_s` passes between a death and the next life: by default the
+    claim's time to live, the grace, and a little.
     """
 
     setup: Setup
     strikes: tuple[Strike, ...] = ()
     database: str | None = None
     operator: bool = False
+    pause_s: int = 27
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,6 @@ from tests.crash.tools import Ledger, open_ledger
 from tests.simulator import Worker, make_worker
 
 START_US = 1_800_000_000 * US
-# The claim's time to live, the grace, and a little: what passes between a death and the next life.
-BETWEEN_LIVES_US = 27 * US
 OPERATOR_VISITS_MAX = 3
 QUESTION = "What is the answer?"
 
@@ -211,7 +209,7 @@ def _connect(url: str) -> psycopg2.extensions.connection:
 def live(case: Case, life: int, stead: Stead) -> Outcome:
     """Drive the run to rest, or die on the way. The returned outcome is the last life's."""
     last = stead.last_words
-    start_us = int(last.read_text()) + BETWEEN_LIVES_US if last.exists() else START_US
+    start_us = int(last.read_text()) + case.pause_s * US if last.exists() else START_US
     scenario = SCENARIOS[case.setup.scenario]
     script = Script(scenario, stead)
     worker = _open(case, ManualClock(start_us), stead, script)

@@ -12,6 +12,7 @@ from typing import get_args
 import pytest
 
 from agentloom_worker import faults
+from agentloom_worker.limits import RUN_DEADLINE_S
 from agentloom_worker.runtime.table import STEPS, EffectStep
 from tests.crash.case import Action, Case, Hit, Outcome, Setup, Strike
 from tests.crash.conftest import Stage
@@ -220,6 +221,27 @@ def test_T08_a_third_loss_parks_the_row_until_an_operator_retries_it(stage: Stag
     problems = differences(expected, mended)
     assert [problem for problem in problems if not problem.startswith("parked")] == []
     assert inconsistencies(mended) == []
+
+
+@pytest.mark.parametrize("fusion", [True, False], ids=["fused", "single"])
+def test_R11_a_restart_after_the_deadline_begins_no_effect(stage: Stage, fusion: bool) -> None:
+    """Rows that were due before are found together with the deadline's: none of them may act any more."""
+    setup = Setup("three_loops", fusion, inline=False)
+    tape = stage.record(setup).tape
+    sends = [index for index, hit in enumerate(tape) if hit.point == "attempt.sent"]
+    broken: list[str] = []
+    for index, hit in enumerate(tape[: sends[-1]]):
+        if hit.point != "commit.after":
+            continue
+        found = stage.run(Case(setup, (hit.strike,), pause_s=2 * int(RUN_DEADLINE_S)))
+        problems = inconsistencies(found)
+        if found.status != "timed_out":
+            problems.append(f"it ended {found.status}, {found.code}")
+        begun = sum(count for _, count in (*found.arrivals, *found.effects))
+        if begun != sum(sent < index for sent in sends):
+            problems.append(f"{begun} effects, {sum(sent < index for sent in sends)} of them in time")
+        broken += [f"{setup}, {hit.strike}: {problem}" for problem in problems]
+    assert not broken, "\n".join(broken)
 
 
 def test_every_point_is_reached_and_every_step_has_its_points(stage: Stage) -> None:
