@@ -7,7 +7,9 @@ lasts and when it may be taken over is the parent's to say, in AGENTLOOM_SETTING
 
 import json
 import os
+import signal
 import sys
+import threading
 from uuid import UUID
 
 from agentloom_worker.bootstrap import make_ports
@@ -24,11 +26,25 @@ def main() -> int:
     ports.store.check_schema()
     keeper = Keeper(ports)
     keeper.start()
+    _drain_on_signal(keeper)
     runner = StepRunner(ports, ProcessId(ports.ids.new()), keeper, solitary=True)
     ran = runner.run(DispatchId(UUID(sys.argv[1])), force=True)
     keeper.stop()
     ports.store.close()
     return 0 if ran else 1
+
+
+def _drain_on_signal(keeper: Keeper) -> None:
+    """A parent that leaves is no death of the step: it ends its effect and leaves a row that anybody may take."""
+    told = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: told.set())
+
+    def drain() -> None:
+        told.wait()
+        keeper.drain()
+
+    threading.Thread(target=drain, name="agentloom-drain", daemon=True).start()
 
 
 if __name__ == "__main__":

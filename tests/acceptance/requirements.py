@@ -104,6 +104,7 @@ REQUIREMENTS = {
         "CASES",
         "all; scaled by a short claim",
         (
+            "acceptance/test_processes.py::test_D05_a_parent_that_leaves_costs_the_step_alone_in_its_child_no_life",
             "acceptance/test_processes.py::test_D05_a_step_that_kills_its_process_is_parked_after_three_claims_and_other_runs_go_on",
         ),
     ),

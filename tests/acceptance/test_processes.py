@@ -28,6 +28,7 @@ from tests.acceptance.harness import (
     dev_model,
     dispatching,
     events,
+    execute,
     frozen_requests,
     http_release,
     kinds,
@@ -160,6 +161,28 @@ def test_D05_a_step_that_kills_its_process_is_parked_after_three_claims_and_othe
         assert events(ports, poisoned)[-1] == "step.parked"
         assert run_of(ports, poisoned).status is RunStatus.RUNNING
         assert [answer(ports, run_id) for run_id in others] == ["done"] * len(others)
+
+
+def test_D05_a_parent_that_leaves_costs_the_step_alone_in_its_child_no_life(database_url: str) -> None:
+    held = {"first": 1, "answer": {"text": "held", "hold": {"gate": "never", "after_chunks": 1}}}
+    with dev_model(held, {"answer": {"text": "done"}}) as model, platform(database_url) as ports:
+        run_id = ask(ports, http_release(model))
+        with dispatching(database_url, settings=replace(ONE_BY_ONE, queues=("control",))):
+            wait_for(lambda: bool(rows(ports, run_id, "attempt_model")), "the request is frozen")
+        moved = "UPDATE pending_dispatch SET queue = 'solitary', losses = 2 WHERE step = 'attempt_model'"
+        assert execute(ports, moved) == 1
+        with dispatching(database_url, settings=ONE_BY_ONE):
+            wait_for(lambda: attempts(ports, run_id)[0].first_output is not None, "the child has an open stream")
+        wait_for(lambda: len(attempts(ports, run_id)) == 2, "the child has ended its attempt")
+        assert (attempts(ports, run_id)[0].state, attempts(ports, run_id)[0].reason) == (
+            AttemptState.CANCELLED,
+            "drain",
+        )
+        assert model.wait_until(lambda requests: requests[0].client_gone, 30), "its stream was not closed"
+        with dispatching(database_url, settings=ONE_BY_ONE):
+            wait_for(over(ports, run_id), "the run is over")
+        assert answer(ports, run_id) == "done"
+        assert ports.store.list_dispatches(parked_only=True) == []
 
 
 def test_D11_no_run_is_left_behind_when_the_database_restarts_again_and_again(
