@@ -288,9 +288,10 @@ class StepRunner:
                 entry = STEPS[successor.step]
                 assert isinstance(entry, PureStep), "only pure steps fuse"
                 faults.hit("tail.raise", successor.step)
-                unsaved = tuple(put for result in results for put in result.blobs)
-                results.append(entry.run(self._ports, replace(results[-1].slice, unsaved=unsaved)))
-                results[-2] = replace(results[-2], successors=(), settles=None)
+                before = results[-1].slice
+                if unsaved := tuple(put for result in results for put in result.blobs):
+                    before = replace(before, unsaved=unsaved)
+                results.append(entry.run(self._ports, before))
         except Exception as error:  # noqa: BLE001 - the tail runs again as its own step
             telemetry.count("tails_raised")
             telemetry.log(logging.WARNING, "tail_raised", dispatch_id=live.claim.dispatch_id, error=_describe(error))
@@ -312,10 +313,10 @@ class StepRunner:
 
     def _build(self, live: Live, results: Sequence[StepResult], budget: _Budget) -> _Plan:
         ports, last = self._ports, results[-1]
-        successors = [successor for result in results for successor in result.successors]
         rows: list[OutboxRow] = []
         inline: OutboxRow | None = None
-        for successor in successors:
+        # A fused result's only successor is the result after it, so the last one's are all that is left.
+        for successor in last.successors:
             token: ClaimToken | None = None
             if inline is None and self._may_inline(successor, budget):
                 token = ClaimToken(ports.ids.token())

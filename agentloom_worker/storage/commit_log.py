@@ -12,7 +12,7 @@ from agentloom_worker.ids import ProcessId, RunId
 from agentloom_worker.storage.tables import Bytes, Instant, metadata
 from agentloom_worker.storage.template import Template
 
-_ID = re.compile(r"[0-9a-f]{8}-|\d+$")
+_IDS = re.compile(r":(?:[0-9a-f]{8}-[^:]*|\d+)(?=:|$)")
 
 # One row a commit: its key is the client's key, the consumed claim's token (16 bytes), or the part's key
 # where the claim is only held or void. `parts` lists the seed keys that the commit carried (RULINGS A24).
@@ -88,7 +88,7 @@ TEMPLATES = (COMMIT_INSERT, EVENT_INSERT, RECEIPT, WORKER_SEEN, WORKER_GONE, WOR
 
 def kind_of(key: str) -> str:
     """A seed key without its ids: what scope_commit lists, since the rows of a part carry its ids already."""
-    return ":".join(word for word in key.split(":") if not _ID.match(word))
+    return _IDS.sub("", ":" + key)[1:]
 
 
 def find_commit(conn: sa.Connection, scope_id: UUID, key: bytes) -> tuple[bytes, bytes | None] | None:
