@@ -204,7 +204,7 @@ def test_a_second_kill_anywhere_in_the_recovery_keeps_the_promise(stage: Stage, 
 
 
 @pytest.mark.parametrize("step", ["deliver_batch", "attempt_model", "finalize_run"])
-def test_T08_a_third_loss_parks_the_row_until_an_operator_retries_it(stage: Stage, step: str) -> None:
+def test_a_third_loss_parks_the_row_until_an_operator_retries_it(stage: Stage, step: str) -> None:
     """RULINGS T8: two losses send the row to the solitary queue, a loss there parks it."""
     setup = Setup("plain" if step != "deliver_batch" else "three_loops", fusion=False, inline=False)
     base = stage.record(setup)
@@ -224,8 +224,8 @@ def test_T08_a_third_loss_parks_the_row_until_an_operator_retries_it(stage: Stag
 
 
 @pytest.mark.parametrize("fusion", [True, False], ids=["fused", "single"])
-def test_R11_a_restart_after_the_deadline_begins_no_effect(stage: Stage, fusion: bool) -> None:
-    """Rows that were due before are found together with the deadline's: none of them may act any more."""
+def test_a_restart_after_the_deadline_begins_no_effect(stage: Stage, fusion: bool) -> None:
+    """RULINGS R11: rows that were due before are found together with the deadline's: none of them may act any more."""
     setup = Setup("three_loops", fusion, inline=False)
     tape = stage.record(setup).tape
     sends = [index for index, hit in enumerate(tape) if hit.point == "attempt.sent"]
