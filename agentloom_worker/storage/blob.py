@@ -36,7 +36,8 @@ BLOB_PUT = Template(
     " VALUES (:blob_id, :owner_id, :sha256, :size, :media_type, :encoding, :content, {now})"
     " ON CONFLICT (owner_id, sha256) DO UPDATE SET touched_at = excluded.touched_at",
 )
-# The references are foreign keys as well, so that a race with a commit fails here and not there.
+# The references are foreign keys as well, so that a race with a commit fails here and not there. The age is asked
+# outside as well: whoever touches a blob while it is being collected makes PostgreSQL look at that again.
 BLOB_COLLECT = Template(
     "blob_collect",
     "grace_us:int batch:int",
@@ -46,7 +47,7 @@ BLOB_COLLECT = Template(
     " AND NOT EXISTS (SELECT 1 FROM operation o WHERE o.raw_blob_id = b.blob_id)"
     " AND NOT EXISTS (SELECT 1 FROM operation e WHERE e.effective_blob_id = b.blob_id)"
     " AND NOT EXISTS (SELECT 1 FROM effective_entry f WHERE f.effective_blob_id = b.blob_id)"
-    " ORDER BY b.touched_at LIMIT :batch) RETURNING blob_id",
+    " ORDER BY b.touched_at LIMIT :batch) AND touched_at < {now} - :grace_us RETURNING blob_id",
 )
 TEMPLATES = (BLOB_PUT, BLOB_COLLECT)
 

@@ -12,18 +12,20 @@ import sqlalchemy as sa
 
 import agentloom_worker
 from agentloom_worker import telemetry
-from agentloom_worker.domain.commit import Put
+from agentloom_worker.cleanup.blobs import collect_blobs
+from agentloom_worker.domain.blob import blob_id_of
+from agentloom_worker.domain.commit import BlobPut, Put
 from agentloom_worker.domain.model import Executed
-from agentloom_worker.domain.operation import AttemptState, OperationKind, OperationStatus
+from agentloom_worker.domain.operation import AttemptState, OperationKind, OperationStatus, Payload
 from agentloom_worker.domain.run import Phase, RunStatus
 from agentloom_worker.domain.session import DeliveryState
 from agentloom_worker.errors import PersistenceUnavailableError, RevisionConflictError
 from agentloom_worker.ids import ClaimToken, DispatchId, ProcessId
-from agentloom_worker.limits import FUSED_TRIES, REBUILD_TRIES, STEP_BACKOFF_INITIAL_S
+from agentloom_worker.limits import BLOB_GRACE_S, FUSED_TRIES, REBUILD_TRIES, STEP_BACKOFF_INITIAL_S
 from agentloom_worker.llm.adapters.scripted import ScriptedRequest, ScriptedTurn, TextTurn
 from agentloom_worker.runtime.commit import commit
 from agentloom_worker.runtime.ports import Settings
-from agentloom_worker.storage import schema
+from agentloom_worker.storage import blob, schema
 from agentloom_worker.storage.dispatch import HOLD
 from agentloom_worker.storage.tables import metadata
 from tests import tools
@@ -323,3 +325,19 @@ def test_T3_the_outcome_of_a_call_waits_for_a_store_that_is_away(clean_postgres:
         OperationStatus.COMPLETED,
         OperationStatus.ATTEMPTING,
     ]
+
+
+def test_T14_a_body_that_is_put_again_while_it_is_collected_stays(clean_postgres: str) -> None:
+    ground = stand(clean_postgres)
+    owner_id, body = ground.slice().run.owner_id, b"left over" * 1000
+    put = BlobPut(blob_id_of(owner_id, body), owner_id, body)
+    ground.store.put_blob(put)
+    ground.clock.advance(BLOB_GRACE_S + 1)
+    again = blob.put(put.blob_id, owner_id, body, put.media_type)
+    with closing(Session(clean_postgres)) as worker:
+        worker.apply(again, ground.clock.database_now_us())
+        collector = Running(collect_blobs, ground.ports)
+        wait_for_waiters(clean_postgres)
+        worker.commit()
+        assert collector.result() == 0
+    assert ground.store.load_payload(owner_id, Payload(blob_id=put.blob_id)) == body
