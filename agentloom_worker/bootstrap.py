@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from agentloom_worker import __version__
 from agentloom_worker.broker.address import BrokerAddress
 from agentloom_worker.broker.publisher import Publisher
 from agentloom_worker.capabilities.http import HttpCaller
@@ -65,7 +66,7 @@ def make_ports(
         chance=random.Random(seed),
         adapters=make_adapters(clock, scripts or {}),
         tools=tools,
-        http=HttpCaller(clock),
+        http=HttpCaller(clock, user_agent=f"agentloom-worker/{__version__}"),
         resolve_credential=resolve_credential,
         settings=settings or Settings(),
         publish=publish,
@@ -105,7 +106,7 @@ def make_fleet_ports(settings: FleetSettings, queues: tuple[str, ...], slots: in
         chance=random.Random(),
         adapters=make_adapters(clock, {}),
         tools=invoke_python,
-        http=HttpCaller(clock),
+        http=HttpCaller(clock, user_agent=f"agentloom-worker/{__version__}"),
         resolve_credential=resolve_credential,
         settings=settings.runtime(queues),
         publish=relay.publish,

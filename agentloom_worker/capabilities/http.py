@@ -135,8 +135,11 @@ class HttpCaller:
     Certificates are verified; `ssl_context` None is httpx's default, which reads SSL_CERT_FILE.
     """
 
-    def __init__(self, clock: Clock, *, ssl_context: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, clock: Clock, *, user_agent: str = "agentloom-worker", ssl_context: ssl.SSLContext | None = None
+    ) -> None:
         self._clock = clock
+        self._user_agent = user_agent
         self._transport = WatchedTransport(clock, ssl_context)
 
     def call(
@@ -182,7 +185,7 @@ class HttpCaller:
         return self._exchange(http, request, context, watch)
 
     def _exchange(self, http: HttpSpec, request: HttpRequest, context: ToolContext, watch: CallWatch) -> _Answer:
-        response = self._transport.handle_request(_http_request(http, request, context, watch))
+        response = self._transport.handle_request(_http_request(http, request, context, watch, self._user_agent))
         try:
             wanted = 200 <= response.status_code < 300
             if not wanted:
@@ -239,11 +242,13 @@ class HttpCaller:
         )
 
 
-def _http_request(http: HttpSpec, request: HttpRequest, context: ToolContext, watch: CallWatch) -> httpx.Request:
+def _http_request(
+    http: HttpSpec, request: HttpRequest, context: ToolContext, watch: CallWatch, user_agent: str
+) -> httpx.Request:
     headers = {
         "accept": "application/json, text/*;q=0.9, */*;q=0.1",
         "accept-encoding": "identity",
-        "user-agent": f"agentloom-worker/{__version__}",
+        "user-agent": user_agent,
     }
     headers |= {name.lower(): text for name, text in (*request.headers, *request.own)}
     if request.body is not None:

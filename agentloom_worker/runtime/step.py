@@ -119,8 +119,10 @@ class StepRunner:
         if claim is None:
             telemetry.count("claims_missed")
             return False
-        # Never dropped where a commit consumes the row: a late duplicate then costs no claim either.
-        fast.note_claim(dispatch_id, claim.token, settings.claim_ttl_ms)
+        if isinstance(STEPS.get(claim.step), EffectStep):
+            # A pure step is over before a duplicate comes. Never dropped where a commit consumes the row: a
+            # duplicate that comes late then costs no claim either.
+            fast.note_claim(dispatch_id, claim.token, settings.claim_ttl_ms)
         faults.hit("claim.after", claim.step)
         hops = 0 if self._solitary else settings.inline_hops
         budget = _Budget(hops, claimed_s + settings.inline_ms / 1000)

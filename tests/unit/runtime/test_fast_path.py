@@ -64,6 +64,18 @@ def due(worker: Worker) -> DispatchId:
     return dispatch_id
 
 
+def effect_row(worker: Worker) -> DispatchId:
+    """The row of the first question's model attempt; what led to it is forgotten."""
+    ask(worker)
+    for _ in range(2):
+        assert worker.runner.run(due(worker))
+    found = due(worker)
+    (row,) = [one for one in worker.ports.store.list_dispatches() if one.dispatch_id == found]
+    assert row.step == "attempt_model"
+    fast(worker).asked.clear()
+    return found
+
+
 def claim(worker: Worker, dispatch_id: DispatchId) -> Claim:
     found = worker.ports.store.claim(
         dispatch_id,
@@ -90,11 +102,17 @@ def test_wake_up_for_a_row_that_somebody_holds_asks_no_database(
     assert worker.runner.run(dispatch_id, force=True), "a forced wake-up asks in any case"
 
 
-def test_claim_is_noted_once_per_wake_up_and_a_consumed_row_costs_nothing_more(worker: Worker) -> None:
-    _, dispatch_id = ask(worker)
+def test_claim_of_an_effect_is_noted_once_and_its_consumed_row_costs_nothing_more(worker: Worker) -> None:
+    dispatch_id = effect_row(worker)
     assert worker.runner.run(dispatch_id)
     assert fast(worker).asked == ["is_held", "note_claim"]
     assert fast(worker).is_held(dispatch_id), "a duplicate that comes late asks no database either"
+
+
+def test_pure_step_is_over_before_it_would_be_noted(worker: Worker) -> None:
+    _, dispatch_id = ask(worker)
+    assert worker.runner.run(dispatch_id)
+    assert fast(worker).asked == ["is_held"]
 
 
 def test_inline_hops_ask_nothing_of_the_fast_path(worker: Worker) -> None:
@@ -103,22 +121,22 @@ def test_inline_hops_ask_nothing_of_the_fast_path(worker: Worker) -> None:
     runner = type(worker.runner)(ports, worker.runner.process_id, worker.keeper)
     assert runner.run(dispatch_id)
     assert worker.ports.store.list_due(("control", "model", "tools"), 10) == []
-    assert fast(worker).asked == ["is_held", "note_claim"]
+    assert fast(worker).asked == ["is_held"]
 
 
 def test_row_that_is_handed_back_is_free_for_the_next_wake_up(worker: Worker) -> None:
-    _, dispatch_id = ask(worker)
+    dispatch_id = effect_row(worker)
 
-    def drain_meanwhile(point: str, _step: str) -> None:
-        if point == "tail.raise":
+    def fail_before_the_effect(point: str, _step: str) -> None:
+        if point == "step.loaded":
             raise RuntimeError("before the effect")
 
-    faults.install(drain_meanwhile)
+    faults.install(fail_before_the_effect)
     try:
         assert worker.runner.run(dispatch_id)
     finally:
         faults.install(None)
-    assert fast(worker).asked[-1] == "drop_claim"
+    assert fast(worker).asked == ["is_held", "note_claim", "drop_claim"]
     assert not fast(worker).is_held(dispatch_id)
 
 
