@@ -23,6 +23,7 @@ from uuid import UUID
 from agentloom_worker import limits, telemetry
 from agentloom_worker.bootstrap import make_fleet_ports, make_ports, migrate_database
 from agentloom_worker.domain.dispatch import DispatchRow
+from agentloom_worker.domain.process import WorkerProcess
 from agentloom_worker.domain.run import RunEvent, RunStatus
 from agentloom_worker.domain.session import Session
 from agentloom_worker.embedded import Dispatcher, RunSignal, make_dispatcher
@@ -42,6 +43,7 @@ from agentloom_worker.runtime.inspect import (
 from agentloom_worker.runtime.parking import fail_parked, retry_parked
 from agentloom_worker.runtime.ports import Ports, Settings
 from agentloom_worker.runtime.publish import ReleaseRef, publish_release
+from agentloom_worker.runtime.queues import QueueState, list_queues
 from agentloom_worker.runtime.request import rebuild_request
 from agentloom_worker.settings import FleetSettings, load_settings
 
@@ -358,6 +360,16 @@ class Agentloom:
         run_id = None if run is None else _run_id(run)
         return tuple(self.ports.store.list_dispatches(run_id=run_id, parked_only=parked_only, limit=limit))
 
+    def workers(self) -> tuple[WorkerProcess, ...]:
+        """The processes that serve this database, oldest first; those that died are forgotten after a while."""
+        self._require_open()
+        return tuple(self.ports.store.list_workers())
+
+    def queues(self) -> tuple[QueueState, ...]:
+        """Every queue: what is due, waits, is claimed or parked, and who serves it."""
+        self._require_open()
+        return list_queues(self.ports)
+
     def retry_dispatch(self, dispatch: UUID | str) -> DispatchRow:
         """Let a parked step run again; returns the row as it was. Raises RequestError."""
         self._require_open()
@@ -449,6 +461,7 @@ __all__ = [
     "DispatchRow",
     "FleetSettings",
     "InputReceipt",
+    "QueueState",
     "ReleaseRef",
     "RunEvent",
     "RunResult",
@@ -458,6 +471,7 @@ __all__ = [
     "Settings",
     "StepRow",
     "StopReceipt",
+    "WorkerProcess",
     "database_file",
     "database_url",
     "read_release",
