@@ -7,21 +7,23 @@
         print(loom.wait(receipt, timeout_s=60).answer)
 
 `embedded` keeps everything in one SQLite file and runs the steps on threads of this process; `connect` takes
-a database that other processes may serve too. Both are durable or refuse to start: there is no third way.
+a database that other processes may serve too; `fleet` is `connect` with a fleet's broker and Redis, so that its
+workers hear of a question or a stop at once. All are durable or refuse to start: there is no other way.
 """
 
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 from uuid import UUID
 
 from agentloom_worker import limits, telemetry
-from agentloom_worker.bootstrap import make_ports, migrate_database
+from agentloom_worker.bootstrap import make_fleet_ports, make_ports, migrate_database
 from agentloom_worker.domain.dispatch import DispatchRow
+from agentloom_worker.domain.process import WorkerProcess
 from agentloom_worker.domain.run import RunEvent, RunStatus
 from agentloom_worker.domain.session import Session
 from agentloom_worker.embedded import Dispatcher, RunSignal, make_dispatcher
@@ -41,7 +43,9 @@ from agentloom_worker.runtime.inspect import (
 from agentloom_worker.runtime.parking import fail_parked, retry_parked
 from agentloom_worker.runtime.ports import Ports, Settings
 from agentloom_worker.runtime.publish import ReleaseRef, publish_release
+from agentloom_worker.runtime.queues import QueueState, list_queues
 from agentloom_worker.runtime.request import rebuild_request
+from agentloom_worker.settings import FleetSettings, load_settings
 
 FILE_NAME = "agentloom.sqlite"
 FILE_SUFFIXES = frozenset({".sqlite", ".sqlite3", ".db"})
@@ -70,16 +74,23 @@ def database_url(path: str | os.PathLike[str]) -> str:
 
 
 class Agentloom:
-    """Made by `embedded` or `connect`. Safe for use by many threads; close it, or use it in a `with`.
+    """Made by `embedded`, `connect` or `fleet`. Safe for use by many threads; close it, or use it in a `with`.
 
     Every id may be given as UUID, as text, or as the receipt or session that holds it. Errors are
     AgentloomError with a stable code; RequestError says what to change, and then nothing was written.
     """
 
-    def __init__(self, ports: Ports, dispatcher: Dispatcher | None, signal: RunSignal) -> None:
+    def __init__(
+        self,
+        ports: Ports,
+        dispatcher: Dispatcher | None,
+        signal: RunSignal,
+        hang_up: Callable[[], None] = lambda: None,
+    ) -> None:
         self.ports = ports
         self._dispatcher = dispatcher
         self._signal = signal
+        self._hang_up = hang_up
         self._closed = threading.Event()
 
     @classmethod
@@ -110,14 +121,26 @@ class Agentloom:
         database_url: str,
         run_workers: bool = False,
         *,
+        broker: str | None = None,
+        redis: str | None = None,
         threads: int = limits.EMBEDDED_THREADS,
         settings: Settings | None = None,
         scripts: Mapping[str, Script] | None = None,
     ) -> Self:
         """Use a migrated database; with `run_workers` this process runs steps too, on so many threads.
 
-        Raises RequestError(SCHEMA_BEHIND) and PersistenceUnavailableError, naming the remedy (CASES D16).
+        With `broker` a fleet does, as `fleet` says; `redis` belongs to it. Without either, whoever serves the
+        database finds new work in the table. Raises RequestError(INPUT_INVALID, SCHEMA_BEHIND) and
+        PersistenceUnavailableError, naming the remedy (CASES D16).
         """
+        if broker is not None:
+            if run_workers or settings is not None or scripts is not None:
+                raise RequestError(Code.INPUT_INVALID, "steps are run by the fleet of the broker, not in this process")
+            return cls.fleet(load_settings({"database": database_url, "broker": broker, "redis": redis}))
+        if redis is not None:
+            raise RequestError(
+                Code.INPUT_INVALID, "the Redis of a fleet's leases goes with the fleet's broker: name it"
+            )
         signal = RunSignal()
         if not run_workers:
             ports = make_ports(database_url, settings=settings, scripts=scripts)
@@ -129,6 +152,22 @@ class Agentloom:
         _check_schema(dispatcher.ports)
         dispatcher.start()
         return cls(dispatcher.ports, dispatcher, signal)
+
+    @classmethod
+    def fleet(cls, settings: FleetSettings | None = None) -> Self:
+        """Use a fleet: its database for everything, its broker for wake-ups, its Redis to push stops.
+
+        The settings are the environment's unless given. Only the database has to answer: what the broker or
+        Redis does not take, workers find in the table and at their next poll. Raises as `connect` does.
+        """
+        made = make_fleet_ports(settings or load_settings(), (), limits.EMBEDDED_THREADS)
+        _check_schema(made.ports)
+
+        def hang_up() -> None:
+            made.publisher.close()
+            made.ports.fast.close()
+
+        return cls(made.ports, None, RunSignal(), hang_up)
 
     def __enter__(self) -> Self:
         return self
@@ -150,6 +189,7 @@ class Agentloom:
         drained = self._dispatcher is None or self._dispatcher.drain(timeout_s)
         for adapter in self.ports.adapters.values():
             adapter.close()
+        self._hang_up()
         if drained:
             self.ports.store.close()
         else:
@@ -320,6 +360,16 @@ class Agentloom:
         run_id = None if run is None else _run_id(run)
         return tuple(self.ports.store.list_dispatches(run_id=run_id, parked_only=parked_only, limit=limit))
 
+    def workers(self) -> tuple[WorkerProcess, ...]:
+        """The processes that serve this database, oldest first; those that died are forgotten after a while."""
+        self._require_open()
+        return tuple(self.ports.store.list_workers())
+
+    def queues(self) -> tuple[QueueState, ...]:
+        """Every queue: what is due, waits, is claimed or parked, and who serves it."""
+        self._require_open()
+        return list_queues(self.ports)
+
     def retry_dispatch(self, dispatch: UUID | str) -> DispatchRow:
         """Let a parked step run again; returns the row as it was. Raises RequestError."""
         self._require_open()
@@ -409,7 +459,9 @@ def _timed_out(run_id: RunId, status: str, timeout_s: float) -> RequestError:
 __all__ = [
     "Agentloom",
     "DispatchRow",
+    "FleetSettings",
     "InputReceipt",
+    "QueueState",
     "ReleaseRef",
     "RunEvent",
     "RunResult",
@@ -419,6 +471,7 @@ __all__ = [
     "Settings",
     "StepRow",
     "StopReceipt",
+    "WorkerProcess",
     "database_file",
     "database_url",
     "read_release",

@@ -6,6 +6,7 @@ clock; the process's own clock measures durations only.
 
 import threading
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -86,6 +87,24 @@ class ManualClock:
         """Move forward to an instant; never backward."""
         with self._lock:
             self._now_us = max(self._now_us, instant_us)
+
+
+@dataclass(frozen=True, slots=True)
+class ClockOffset:
+    """How far another machine's wall clock is ahead of this one's; the truth lies within `error_us` of it."""
+
+    ahead_us: int
+    error_us: int
+
+    @classmethod
+    def between(cls, before_us: int, theirs_us: int, after_us: int) -> "ClockOffset":
+        """From their reading, and our readings before it was asked for and after it came."""
+        return cls(theirs_us - (before_us + after_us) // 2, max(0, after_us - before_us) // 2)
+
+    @property
+    def certain_us(self) -> int:
+        """By how much the clocks differ at least."""
+        return max(0, abs(self.ahead_us) - self.error_us)
 
 
 def to_datetime(instant_us: int) -> datetime:

@@ -45,7 +45,7 @@ class ProcessCollector(Collector):
             "agentloom_oldest_due_seconds", "How long the oldest due row has waited.", labels=["queue"]
         )
         for depth in self._fresh_depths():
-            for state in ("due", "waiting", "claimed", "parked", "lost"):
+            for state in ("due", "waiting", "claimed", "suspect", "parked", "lost"):
                 rows.add_metric([depth.queue, state], getattr(depth, state))
             oldest.add_metric([depth.queue], depth.oldest_due_us / 1_000_000)
         yield rows

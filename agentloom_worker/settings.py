@@ -4,16 +4,17 @@ The environment alone, so that a container needs no file. A URL may hold a passw
 is shown. Nothing here changes what a run does, only where, how fast and how often.
 """
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from agentloom_worker import limits
-from agentloom_worker.domain.dispatch import Queue
 from agentloom_worker.errors import Code, RequestError
-from agentloom_worker.runtime.ports import ALL_QUEUES, Settings
+from agentloom_worker.runtime.ports import Settings
 
 PREFIX = "AGENTLOOM_"
 _SCHEMES = ("redis://", "rediss://", "sentinel://", "amqp://", "amqps://")
@@ -53,16 +54,6 @@ class FleetSettings(BaseSettings):
     )
     sentinel_master: str = Field(
         default="mymaster", min_length=1, description="The master's name, where the broker is a sentinel:// address."
-    )
-    queues: Annotated[tuple[str, ...], NoDecode] = Field(
-        default=tuple(queue.value for queue in ALL_QUEUES),
-        description="What `agentloom run` serves, separated by commas. A Celery worker takes its queues from -Q.",
-    )
-    slots: int = Field(
-        default=limits.EMBEDDED_THREADS,
-        ge=1,
-        le=1000,
-        description="How many steps `agentloom run` has under way at once. A Celery worker takes them from -c.",
     )
     database_connections: int = Field(
         default=20,
@@ -143,14 +134,6 @@ class FleetSettings(BaseSettings):
             raise ValueError(f"begin it with one of {', '.join(_SCHEMES)}")
         return text or None
 
-    @field_validator("queues", mode="before")
-    @classmethod
-    def _split(cls, value: object) -> object:
-        names = tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
-        if isinstance(names, tuple) and (unknown := set(names) - {queue.value for queue in Queue}):
-            raise ValueError(f"there is no queue {', '.join(sorted(unknown))}")
-        return names
-
     @model_validator(mode="after")
     def _renews_in_time(self) -> "FleetSettings":
         if self.claim_renew_s * 3 > self.claim_ttl_s:
@@ -183,7 +166,7 @@ class FleetSettings(BaseSettings):
 
 @dataclass(frozen=True, slots=True)
 class SettingLine:
-    """One setting as it is documented; a secret's default is shown without its password."""
+    """One setting as it is documented."""
 
     name: str
     env: str
@@ -191,10 +174,14 @@ class SettingLine:
     description: str
 
 
-def load_settings() -> FleetSettings:
-    """The settings of this process. Raises RequestError naming each variable that is wrong, never its value."""
+def load_settings(given: Mapping[str, str | None] | None = None) -> FleetSettings:
+    """The settings of this process: what is given by name and not None, else the environment, else the default.
+
+    Raises RequestError naming each variable that is wrong, never its value.
+    """
+    named = {name: value for name, value in (given or {}).items() if value is not None}
     try:
-        return FleetSettings()
+        return FleetSettings(**named)  # type: ignore[arg-type]
     except ValidationError as error:
         lines = []
         for problem in error.errors(include_input=False, include_url=False):
@@ -212,14 +199,47 @@ def settings_reference() -> list[SettingLine]:
     ]
 
 
+def current_values(settings: FleetSettings) -> dict[str, str]:
+    """Every setting as it is, by name; a URL without what may be secret in it."""
+    return {
+        name: show_url(value.get_secret_value()) if isinstance(value, SecretStr) else _shown(value)
+        for name in FleetSettings.model_fields
+        for value in (getattr(settings, name),)
+    }
+
+
+def show_url(url: str) -> str:
+    """A URL for people: scheme, hosts and path; neither user nor password nor parameters.
+
+    One that does not look like a URL shows its scheme alone: a password with odd characters may stand anywhere.
+    """
+    parts = []
+    for part in re.split(r";(?=[a-z+]+://)", url):
+        found = _URL.fullmatch(part)
+        if found is None:
+            parts.append(f"{_scheme(part)}://…")
+        else:
+            hidden = "…@" if found["user"] else ""
+            parts.append(f"{found['scheme']}://{hidden}{found['host']}{found['path'] or ''}")
+    return ";".join(parts)
+
+
+_URL = re.compile(
+    r"(?P<scheme>[a-z0-9+]+)://(?P<user>[^@/?#;]*@)?(?P<host>[A-Za-z0-9.,:_\[\]-]*)(?P<path>/[A-Za-z0-9._/-]*)?(\?[^@]*)?"
+)
+
+
+def _scheme(url: str) -> str:
+    name, found, _ = url.partition("://")
+    return name if found and name.replace("+", "").isalnum() else "…"
+
+
 def _shown(value: object) -> str:
     match value:
         case None:
             return ""
         case SecretStr():
             return value.get_secret_value()  # a default is no secret
-        case tuple():
-            return ",".join(str(item) for item in value)
         case bool():
             return str(value).lower()
         case _:

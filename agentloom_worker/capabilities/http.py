@@ -39,7 +39,6 @@ from agentloom_worker.http.redaction import conceal, redact
 from agentloom_worker.http.retry_after import retry_after_ms
 from agentloom_worker.http.transport import WATCH_EXTENSION, WatchedTransport
 from agentloom_worker.http.watch import CallWatch, Limit, LimitExpired
-from agentloom_worker.version import __version__
 
 _CHARSET = re.compile(r"charset=\"?([^\";\s]+)", re.IGNORECASE)
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})

@@ -13,7 +13,21 @@ from typing import Annotated
 import typer
 
 from agentloom_worker import telemetry
-from agentloom_worker.cli import audit, database, demo, devmodel, dispatches, release, request, run, runs, steps
+from agentloom_worker.cli import (
+    audit,
+    database,
+    demo,
+    devmodel,
+    dispatches,
+    doctor,
+    fleet,
+    release,
+    request,
+    run,
+    runs,
+    settings,
+    steps,
+)
 from agentloom_worker.errors import AgentloomError
 from agentloom_worker.version import __version__
 
@@ -54,6 +68,10 @@ app.command("run")(run.run)
 app.add_typer(runs.app, name="runs")
 app.command("steps")(steps.steps)
 app.add_typer(dispatches.app, name="dispatches")
+app.command("workers")(fleet.workers)
+app.command("queues")(fleet.queues)
+app.command("doctor")(doctor.doctor)
+app.command("settings")(settings.settings)
 app.command("request")(request.request)
 app.command("audit")(audit.audit)
 app.command("migrate")(database.migrate)

@@ -1,4 +1,4 @@
-"""Where a command finds its store: a folder with a SQLite file, or a database by URL."""
+"""Where a command finds its store: a folder with a SQLite file, a database by URL, or a fleet by its broker too."""
 
 import os
 import signal
@@ -16,6 +16,8 @@ from agentloom_worker.errors import Code, RequestError
 DEFAULT_FOLDER = ".agentloom"
 EMBEDDED_VARIABLE = "AGENTLOOM_EMBEDDED"
 DATABASE_VARIABLE = "AGENTLOOM_DATABASE"
+BROKER_VARIABLE = "AGENTLOOM_BROKER"
+REDIS_VARIABLE = "AGENTLOOM_REDIS"
 TERMINATED = 143
 
 Embedded = Annotated[
@@ -29,22 +31,41 @@ Embedded = Annotated[
 Database = Annotated[
     str | None, typer.Option("--database", metavar="URL", help=f"URL of a database; else ${DATABASE_VARIABLE}.")
 ]
+Broker = Annotated[
+    str | None,
+    typer.Option(
+        "--broker",
+        metavar="URL",
+        help=f"The broker of the fleet that serves the database; else ${BROKER_VARIABLE}, beside a database.",
+    ),
+]
+Redis = Annotated[
+    str | None,
+    typer.Option(
+        "--redis",
+        metavar="URL",
+        help=f"The Redis of the fleet's leases; else ${REDIS_VARIABLE}, else the broker where that is one.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A store that was named. `file` is set for an embedded one; `option` names it again, without a password."""
+    """A store that was named. `file` is set for an embedded one, `broker` where a fleet serves it; `option` names
+    it again, without a password."""
 
     url: str
     file: Path | None
     option: str
+    broker: str | None = None
+    redis: str | None = None
 
 
-def locate(embedded: Path | None, database: str | None) -> Place:
+def locate(embedded: Path | None, database: str | None, broker: str | None = None, redis: str | None = None) -> Place:
     """The store that the options name, else the environment, else the default folder.
 
-    Raises typer.BadParameter where both are named at one level.
+    Raises typer.BadParameter where both are named at one level, or a broker without a database.
     """
     if embedded is None and database is None:
         folder = os.environ.get(EMBEDDED_VARIABLE)
@@ -52,7 +73,13 @@ def locate(embedded: Path | None, database: str | None) -> Place:
     if embedded is not None and database is not None:
         raise typer.BadParameter("name one store: --embedded DIR or --database URL, or one of their variables")
     if database is not None:
-        return Place(database, None, "--database URL")
+        broker = broker or os.environ.get(BROKER_VARIABLE) or None
+        redis = redis or (os.environ.get(REDIS_VARIABLE) or None if broker is not None else None)
+        if redis is not None and broker is None:
+            raise typer.BadParameter("--redis belongs to a fleet: name its --broker too")
+        return Place(database, None, "--database URL", broker, redis)
+    if broker is not None or redis is not None:
+        raise typer.BadParameter(f"a fleet has a database: name it by --database URL or ${DATABASE_VARIABLE}")
     path = embedded or Path(DEFAULT_FOLDER)
     return Place(database_url(path), database_file(path), f"--embedded {path}")
 
@@ -63,11 +90,11 @@ def open_to_look(place: Place) -> Agentloom:
         raise RequestError(
             Code.INPUT_INVALID, f"there is no store at {place.file}: name one by --embedded DIR or --database URL"
         )
-    return Agentloom.connect(place.url)
+    return Agentloom.connect(place.url, broker=place.broker, redis=place.redis)
 
 
 def open_to_run(place: Place, *, workers: bool) -> Agentloom:
-    """A client that runs steps in this process, unless others are to do it."""
+    """A client that runs steps in this process, unless others are to do it; a fleet's broker is left alone then."""
     if not workers:
         return open_to_look(place)
     return Agentloom.connect(place.url, run_workers=True) if place.file is None else Agentloom.embedded(place.file)

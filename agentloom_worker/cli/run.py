@@ -7,7 +7,16 @@ from typing import Annotated
 import typer
 
 from agentloom_worker.cli.output import note, print_json, print_text
-from agentloom_worker.cli.place import AsJson, Database, Embedded, locate, open_to_run, terminable
+from agentloom_worker.cli.place import (
+    AsJson,
+    Broker,
+    Database,
+    Embedded,
+    Redis,
+    locate,
+    open_to_run,
+    terminable,
+)
 from agentloom_worker.cli.progress import Progress, follow
 from agentloom_worker.client import Agentloom, RunLike, RunResult, read_release
 from agentloom_worker.limits import INPUT_BYTES_MAX
@@ -24,9 +33,15 @@ def run(
     ] = None,
     embedded: Embedded = None,
     database: Database = None,
+    broker: Broker = None,
+    redis: Redis = None,
     workers: Annotated[
-        bool, typer.Option("--workers/--no-workers", help="Run steps in this process, or leave them to others.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--workers/--no-workers",
+            help="Run steps in this process, or leave them to others; with a broker they are left to its fleet.",
+        ),
+    ] = None,
     timeout_s: Annotated[
         float | None, typer.Option("--timeout", metavar="SECONDS", help="Stop waiting then; the run goes on.")
     ] = None,
@@ -35,10 +50,15 @@ def run(
     """Ask a question and print the answer: progress on stderr, the answer on stdout, exit code 0 on success.
 
     Ctrl-C stops the run. A killed process loses nothing: the next one on the same store goes on with the run.
+    With --broker the steps are run by the workers of that fleet, and this process only asks and watches.
     """
     if (resume is None) == (release is None and ask is None) or (release is None) != (ask is None):
         raise typer.BadParameter("give RELEASE and --ask TEXT, or --resume RUN")
-    place = locate(embedded, database)
+    if workers and (broker is not None or redis is not None):
+        raise typer.BadParameter("--broker leaves the steps to its fleet: drop it, or --workers")
+    place = locate(embedded, database, broker, redis)
+    if workers is None:
+        workers = place.broker is None
     with terminable(), open_to_run(place, workers=workers) as loom:
         asked: RunLike = _ask(loom, release, ask) if release is not None and ask is not None else resume or ""
         result = follow(loom, asked, Progress(), option=place.option, timeout_s=timeout_s)

@@ -103,6 +103,7 @@ class QueueDepth:
     due: int
     waiting: int
     claimed: int
+    suspect: int
     parked: int
     lost: int
     oldest_due_us: int

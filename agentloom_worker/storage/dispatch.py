@@ -393,11 +393,13 @@ def count_queues(conn: sa.Connection, now: int) -> list[QueueDepth]:
     due = sa.and_(~parked, ~claimed, table.c.not_before <= now)
     waiting = sa.and_(~parked, ~claimed, table.c.not_before > now)
     since = sa.func.min(sa.case((due, table.c.not_before)))
-    counts = [_count(where) for where in (due, waiting, sa.and_(~parked, claimed), parked, table.c.losses > 0)]
+    held = sa.and_(~parked, claimed)
+    suspect = sa.and_(held, table.c.suspect_at.is_not(None))
+    counts = [_count(where) for where in (due, waiting, held, suspect, parked, table.c.losses > 0)]
     query = sa.select(table.c.queue, *counts, since).group_by(table.c.queue).order_by(table.c.queue)
     return [
-        QueueDepth(queue, due, waits, held, stopped, lost, max(0, now - oldest) if oldest is not None else 0)
-        for queue, due, waits, held, stopped, lost, oldest in conn.execute(query)
+        QueueDepth(queue, due, waits, held, doubtful, stopped, lost, 0 if oldest is None else max(0, now - oldest))
+        for queue, due, waits, held, doubtful, stopped, lost, oldest in conn.execute(query)
     ]
 
 

@@ -8,6 +8,14 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 _IDLE_S = 60
+# The age in transactions of the oldest xmin that a session, a prepared transaction or a slot holds, and for how long.
+OLDEST_SNAPSHOT = (
+    "SELECT coalesce(max(age), 0), coalesce(extract(epoch FROM max(clock_timestamp() - since)), 0) FROM ("
+    " SELECT age(backend_xmin) AS age, xact_start AS since FROM pg_stat_activity"
+    " WHERE backend_xmin IS NOT NULL AND pid <> pg_backend_pid()"
+    " UNION ALL SELECT age(transaction), prepared FROM pg_prepared_xacts"
+    " UNION ALL SELECT age(xmin), NULL FROM pg_replication_slots WHERE xmin IS NOT NULL) held"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +60,5 @@ def vacuum(engine: sa.Engine) -> None:
 
 def oldest_snapshot(conn: sa.Connection) -> OldestSnapshot:
     """The oldest xmin that any session, prepared transaction or replication slot holds."""
-    row = conn.exec_driver_sql(
-        "SELECT coalesce(max(age), 0), coalesce(extract(epoch FROM max(clock_timestamp() - since)), 0) FROM ("
-        " SELECT age(backend_xmin) AS age, xact_start AS since FROM pg_stat_activity"
-        " WHERE backend_xmin IS NOT NULL AND pid <> pg_backend_pid()"
-        " UNION ALL SELECT age(transaction), prepared FROM pg_prepared_xacts"
-        " UNION ALL SELECT age(xmin), NULL FROM pg_replication_slots WHERE xmin IS NOT NULL) held"
-    ).one()
+    row = conn.exec_driver_sql(OLDEST_SNAPSHOT).one()
     return OldestSnapshot(int(row[0]), float(row[1]))

@@ -12,7 +12,7 @@ from agentloom_worker.limits import RUN_LEASE_TTL_S
 from agentloom_worker.runtime.ports import US
 from agentloom_worker.storage.tables import metadata
 from tests.databases import connect
-from tests.ground import Ground, stand
+from tests.ground import TTL_S, Ground, stand
 
 
 def _seen(ground: Ground, queues: str = "control,model") -> ProcessId:
@@ -62,7 +62,11 @@ def test_queues_are_counted_by_what_their_rows_wait_for(database_url: str) -> No
     ground.set_row(ground.row_of("expire_run"), parked_at=1, losses=2)
     (depth,) = ground.store.count_queues()
     assert (depth.due, depth.waiting, depth.claimed, depth.parked, depth.lost) == (0, 0, 1, 1, 1)
-    assert depth.oldest_due_us == 0
+    assert (depth.suspect, depth.oldest_due_us) == (0, 0)
+    ground.clock.advance(TTL_S + 1)
+    ground.worker.sweeper.sweep()
+    (depth,) = ground.store.count_queues()
+    assert (depth.claimed, depth.suspect) == (1, 1)
 
 
 def test_processes_are_listed_with_their_silence_and_forgotten_after_it(database_url: str) -> None:

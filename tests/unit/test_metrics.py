@@ -13,7 +13,7 @@ from agentloom_worker.errors import PersistenceUnavailableError
 from agentloom_worker.metrics import DEPTHS_FRESH_S, serve_metrics
 from tests.server_process import free_port
 
-DEPTH = QueueDepth("model", due=3, waiting=2, claimed=1, parked=4, lost=5, oldest_due_us=1_500_000)
+DEPTH = QueueDepth("model", due=3, waiting=2, claimed=1, suspect=1, parked=4, lost=5, oldest_due_us=1_500_000)
 
 
 def scrape(port: int) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:

@@ -4,7 +4,14 @@ import pytest
 
 from agentloom_worker.domain.dispatch import Queue
 from agentloom_worker.errors import RequestError
-from agentloom_worker.settings import PREFIX, FleetSettings, load_settings, settings_reference
+from agentloom_worker.settings import (
+    PREFIX,
+    FleetSettings,
+    current_values,
+    load_settings,
+    settings_reference,
+    show_url,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +27,7 @@ def test_every_setting_is_documented_with_its_variable_and_default() -> None:
         assert line.env == f"{PREFIX}{line.name.upper()}"
         assert len(line.description) > 20 and line.description.endswith("."), line.name
     by_name = {line.name: line for line in lines}
-    assert by_name["queues"].default == "control,model,tools,maintenance"
+    assert by_name["fusion"].default == "true"
     assert by_name["claim_ttl_s"].default == "20.0"
     assert by_name["redis"].default == ""
 
@@ -28,7 +35,7 @@ def test_every_setting_is_documented_with_its_variable_and_default() -> None:
 def test_every_setting_is_read_from_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     other = {
         "database": "postgresql://other/db", "broker": "amqp://other//", "redis": "redis://other/1",
-        "queues": "model, tools", "log_format": "text", "log_level": "DEBUG", "fusion": "false",
+        "log_format": "text", "log_level": "DEBUG", "fusion": "false",
         "claim_ttl_s": "30", "metrics_host": "127.0.0.1", "key_prefix": "mine:", "queue_prefix": "mine.",
         "sentinel_master": "main",
     }  # fmt: skip
@@ -39,7 +46,6 @@ def test_every_setting_is_read_from_its_variable(monkeypatch: pytest.MonkeyPatch
     after = load_settings()
     for name in FleetSettings.model_fields:
         assert getattr(after, name) != getattr(before, name), name
-    assert after.queues == ("model", "tools")
 
 
 def test_no_password_is_shown() -> None:
@@ -52,9 +58,8 @@ def test_no_password_is_shown() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("slots", "many"),
+        ("inline_hops", "many"),
         ("broker", "http://secret"),
-        ("queues", "control,secret"),
         ("queue_prefix", "a secret"),
         ("claim_ttl_s", "0"),
         ("log_level", "secret"),
@@ -65,8 +70,7 @@ def test_what_is_wrong_is_named_and_not_shown(monkeypatch: pytest.MonkeyPatch, n
     with pytest.raises(RequestError) as caught:
         load_settings()
     assert f"{PREFIX}{name.upper()}" in caught.value.message
-    if name != "queues":
-        assert value not in caught.value.message or name == "claim_ttl_s"
+    assert value not in caught.value.message or name == "claim_ttl_s"
 
 
 def test_a_renewal_that_is_too_rare_for_its_claims_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,3 +100,38 @@ def test_the_runtime_is_given_what_is_set() -> None:
     settings = FleetSettings(claim_ttl_s=30, inline_hops=3)
     runtime = settings.runtime((Queue.MODEL.value,))
     assert (runtime.claim_ttl_s, runtime.inline_hops, runtime.queues) == (30, 3, ("model",))
+
+
+def test_what_is_given_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTLOOM_BROKER", "redis://environment/0")
+    monkeypatch.setenv("AGENTLOOM_KEY_PREFIX", "theirs:")
+    settings = load_settings({"broker": "redis://given/0", "redis": None})
+    assert (settings.redis_url, settings.key_prefix) == ("redis://given/0", "theirs:")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:secret@db:5432/loom?sslmode=require", "postgresql://…@db:5432/loom"),
+        ("postgresql+psycopg2://db/loom?password=secret", "postgresql+psycopg2://db/loom"),
+        ("redis://:secret@cache/0", "redis://…@cache/0"),
+        ("redis://[::1]:6379/0", "redis://[::1]:6379/0"),
+        ("sentinel://:secret@a:1;sentinel://:secret@b:1", "sentinel://…@a:1;sentinel://…@b:1"),
+        # Written without the escapes that a URL wants, a password may hold anything.
+        ("redis://:se/secret@cache/0", "redis://…"),
+        ("redis://:se?secret@cache/0", "redis://…"),
+        ("redis://:se;secret@cache/0", "redis://…"),
+        ("redis://cache/0?password=p@secret", "redis://…"),
+        ("redis://:p@secret@cache/0", "redis://…"),
+        ("secret", "…://…"),
+    ],
+)
+def test_a_url_is_shown_without_what_may_be_secret(url: str, shown: str) -> None:
+    assert show_url(url) == shown
+    assert "secret" not in show_url(url)
+
+
+def test_every_value_is_shown_as_it_is_and_no_secret() -> None:
+    values = current_values(FleetSettings(redis="redis://:secret@cache/1", claim_ttl_s=30, fusion=False))
+    assert list(values) == list(FleetSettings.model_fields)
+    assert (values["redis"], values["claim_ttl_s"], values["fusion"]) == ("redis://…@cache/1", "30.0", "false")

@@ -1,0 +1,111 @@
+"""`agentloom doctor`: ask every server of a fleet how it is, and say what to do about each answer."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import TypeVar
+
+import typer
+
+from agentloom_worker import __version__
+from agentloom_worker.bootstrap import broker_address, make_fleet_ports
+from agentloom_worker.broker.probe import probe_broker
+from agentloom_worker.cli.diagnosis import (
+    Line,
+    State,
+    fail,
+    judge_broker,
+    judge_connections,
+    judge_database,
+    judge_fleet,
+    judge_redis,
+    ok,
+    summarize,
+)
+from agentloom_worker.cli.output import print_json, print_table, print_text
+from agentloom_worker.cli.place import AsJson, Broker, Database, Redis
+from agentloom_worker.clock import Clock, SystemClock
+from agentloom_worker.domain.health import DatabaseFacts, Unreachable
+from agentloom_worker.errors import AgentloomError
+from agentloom_worker.leases.probe import probe_redis
+from agentloom_worker.runtime.queues import list_queues
+from agentloom_worker.settings import FleetSettings, load_settings, show_url
+from agentloom_worker.storage.probe import probe_database
+
+ANSWER_S = 15.0
+Facts = TypeVar("Facts")
+
+
+def doctor(*, database: Database = None, broker: Broker = None, redis: Redis = None, as_json: AsJson = False) -> None:
+    """Examine a fleet's servers and its queues; settings are the environment's unless named here.
+
+    Exit code 1 where a line says `fail`. It writes nothing and reads no body.
+    """
+    settings = load_settings({"database": database, "broker": broker, "redis": redis})
+    lines = list(examine(settings, SystemClock()))
+    counts = summarize(lines)
+    if as_json:
+        print_json({"ok": State.FAIL not in counts, "version": __version__, "lines": lines})
+    else:
+        print_table(
+            ("", "what", "found", "what to do"), [(line.state, line.name, line.found, line.advice) for line in lines]
+        )
+        print_text(f"{counts[State.OK]} ok, {counts[State.WARN]} to look at, {counts[State.FAIL]} failed")
+    if State.FAIL in counts:
+        raise typer.Exit(1)
+
+
+def examine(settings: FleetSettings, clock: Clock) -> Iterator[Line]:
+    """Every line, in an order in which an earlier one may explain a later one."""
+    url = settings.database.get_secret_value()
+    yield ok("version", __version__)
+    if not url.startswith("postgresql"):
+        yield fail("database.kind", show_url(url), "a fleet needs PostgreSQL: postgresql://user:password@host/name")
+        return
+    yield ok("database.address", show_url(url))
+    facts = _ask(lambda: probe_database(url, clock))
+    yield from judge_database(facts)
+    if isinstance(facts, DatabaseFacts):
+        yield from _tables(settings, facts)
+    yield from _messages(settings, clock)
+
+
+def _tables(settings: FleetSettings, facts: DatabaseFacts) -> Iterator[Line]:
+    """What only the tables know, read as a worker reads them."""
+    ports = make_fleet_ports(settings, (), 1).ports
+    with closing(ports.store):
+        try:
+            ports.store.check_schema()
+            yield ok("database.schema", "up to date")
+            workers = ports.store.list_workers()
+            yield judge_connections(facts, workers, settings.database_connections)
+            yield from judge_fleet(workers, list_queues(ports), __version__)
+        except AgentloomError as error:
+            yield fail("database.schema", error.code.value, error.message)
+
+
+def _messages(settings: FleetSettings, clock: Clock) -> Iterator[Line]:
+    """The broker and the Redis of the leases, which are often one."""
+    address = broker_address(settings)
+    yield ok("broker.address", show_url(address.url))
+    if address.url.startswith(("redis://", "rediss://")):
+        yield from judge_redis("broker", _ask(lambda: probe_redis(address.url, clock)))
+    yield from judge_broker(_ask(lambda: probe_broker(address, settings.publish_timeout_s)))
+    leases = settings.redis_url
+    if leases is None:
+        yield ok("redis.address", "none: leases are known inside each process only")
+    elif leases != address.url:
+        yield ok("redis.address", show_url(leases))
+        yield from judge_redis("redis", _ask(lambda: probe_redis(leases, clock)))
+
+
+def _ask(probe: Callable[[], Facts | Unreachable]) -> Facts | Unreachable:
+    """Ask in a thread that is left behind if it hangs: name look-ups and poolers have no time limit of their own."""
+    found: list[Facts | Unreachable] = []
+    thread = threading.Thread(target=lambda: found.append(probe()), name="agentloom-probe", daemon=True)
+    thread.start()
+    thread.join(ANSWER_S)
+    if found:
+        return found[0]
+    # A probe that raised has printed its traceback.
+    return Unreachable(f"no answer within {ANSWER_S:g} s" if thread.is_alive() else "the question itself failed")
