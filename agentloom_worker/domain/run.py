@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import ClassVar
 
 from agentloom_worker.canonical import canonical_bytes, parse
+from agentloom_worker.errors import InvariantError
 from agentloom_worker.ids import (
     BatchId,
     GraphId,
@@ -145,8 +146,10 @@ class Continuation:
 
     @classmethod
     def from_bytes(cls, body: bytes) -> "Continuation":
-        """Read a persisted document of this version."""
+        """Read a persisted document. Raises InvariantError for an unknown version."""
         document = parse(body)
+        if document.get("v") != cls.VERSION:
+            raise InvariantError(f"a continuation of version {document.get('v')} cannot be read by this version")
         model, batch, answer = (document.get(name) for name in ("model", "batch", "answer"))
         cause = document.get("cause")
         return cls(

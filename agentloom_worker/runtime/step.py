@@ -43,7 +43,7 @@ from agentloom_worker.runtime.result import (
     merge_parts,
     merge_puts,
 )
-from agentloom_worker.runtime.slice import Slice, load_slice, remember_view
+from agentloom_worker.runtime.slice import Slice, load_owned_release, load_slice, remember_view
 from agentloom_worker.runtime.table import STEPS, EffectStep, PureStep
 
 _UNKNOWN_STEP_DELAY_US = 5 * US
@@ -470,10 +470,20 @@ class StepRunner:
         delay_s = min(limits.STEP_BACKOFF_INITIAL_S * 2.0**live.claim.failures, limits.STEP_BACKOFF_MAX_S)
         jittered_us = int(US * delay_s * (0.5 + self._ports.chance.random() / 2))
         parked = self._ports.store.hand_back(
-            live.claim, delay_us=jittered_us, failed=True, failures_max=limits.STEP_FAILURES_MAX, error=error
+            live.claim, delay_us=jittered_us, failed=True, failures_max=self._failures_max(live), error=error
         )
         self._release(live)
         return parked
+
+    def _failures_max(self, live: Live) -> int:
+        """The release's `max_step_attempts`; the default where even the release cannot be read."""
+        try:
+            run = self._ports.store.load_run(live.claim.scope_id)
+            if run is not None:
+                return load_owned_release(self._ports, run.release_id).release.limits.max_step_attempts
+        except AgentloomError as error:
+            telemetry.log(logging.WARNING, "release_unreadable", code=error.code)
+        return limits.STEP_FAILURES_MAX
 
     def _leave(self, live: Live, error: AgentloomError) -> None:
         """The row could not be handed back or parked now: the keeper gives it up later."""
