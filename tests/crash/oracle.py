@@ -292,6 +292,9 @@ def inconsistencies(found: Outcome) -> list[str]:
         problems.append(f"not at rest: {found.rows_left}, cleanup {found.cleanup}")
     if any(code == Code.MODEL_PROVIDER_ERROR and delay_ms < RETRY_AFTER_MS for code, delay_ms in found.delays_ms):
         problems.append(f"asked again sooner than the provider wished: {found.delays_ms}")
+    answered = any(one.name == (1, None) and one.status == "completed" for one in found.operations)
+    if answered and (found.delivery != "delivered" or found.delivered_by is None):
+        problems.append(f"the question was answered, its delivery is {found.delivery} by {found.delivered_by}")
     effects = dict(found.effects)
     for one in found.operations:
         allowed = 1 + (one.kind == "tool" and TOOL_UNKNOWN.get(one.capability) == "retry")
