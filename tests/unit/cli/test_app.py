@@ -13,6 +13,7 @@ import yaml
 
 from agentloom_worker import Agentloom
 from agentloom_worker.cli.app import main
+from agentloom_worker.cli.settings import settings_page
 from agentloom_worker.client import InputReceipt
 from agentloom_worker.examples import incident
 from agentloom_worker.llm.adapters.scripted import CallsTurn, ScriptedCall, ScriptedRequest, TextTurn
@@ -66,8 +67,8 @@ class Cli:
 
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cli:
-    monkeypatch.delenv("AGENTLOOM_EMBEDDED", raising=False)
-    monkeypatch.delenv("AGENTLOOM_DATABASE", raising=False)
+    for name in ("EMBEDDED", "DATABASE", "BROKER", "REDIS"):
+        monkeypatch.delenv(f"AGENTLOOM_{name}", raising=False)
     monkeypatch.chdir(tmp_path)
     return Cli(capsys)
 
@@ -298,3 +299,37 @@ def test_a_dev_model_script_that_is_wrong_leaves_with_2(cli: Cli, tmp_path: Path
     file.write_text("turns: 7\n")
     result = cli("dev-model", file)
     assert (result.code, bool(result.err)) == (2, True)
+
+
+def test_the_page_of_settings_is_current() -> None:
+    page = Path(__file__).resolve().parents[3] / "docs" / "settings.md"
+    assert page.read_text() == settings_page(), "make it anew: agentloom settings --markdown > docs/settings.md"
+
+
+def test_settings_are_shown_with_what_the_environment_says_and_no_password(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENTLOOM_BROKER", "redis://:secret@cache/1")
+    shown = cli("settings", "--json")
+    assert shown.code == 0
+    lines = {line["name"]: line for line in shown.json["settings"]}
+    assert set(lines["broker"]) == {"name", "env", "default", "description", "value"}
+    assert (lines["broker"]["value"], lines["broker"]["env"]) == ("redis://…@cache/1", "AGENTLOOM_BROKER")
+    assert "secret" not in shown.out + cli("settings").out
+    monkeypatch.setenv("AGENTLOOM_DRAIN_S", "long")
+    refused = cli("settings")
+    assert refused.code == 1
+    assert "AGENTLOOM_DRAIN_S" in refused.err and "AGENTLOOM_CLAIM_TTL_S" in refused.out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--broker", "redis://cache/0"),
+        ("--database", "postgresql://db/x", "--redis", "redis://cache/0"),
+        ("--database", "postgresql://db/x", "--broker", "redis://cache/0", "--workers"),
+        ("--embedded", "state", "--broker", "redis://cache/0"),
+    ],
+)
+def test_a_fleet_that_is_named_by_half_is_refused(cli: Cli, arguments: tuple[str, ...]) -> None:
+    assert cli("run", "--resume", "0195a3a0-0000-7000-8000-000000000000", *arguments).code == 2

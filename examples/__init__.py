@@ -1,0 +1,1 @@
+"""Programs beside the library that show how it is used."""

@@ -1,0 +1,1 @@
+"""A platform that shares nothing but the broker with the fleet."""
