@@ -116,10 +116,10 @@ def wait_for(ports: Ports, runs: list[RunId]) -> None:
     until_s = time.monotonic() + FINISH_TIMEOUT_S
     open_runs = list(runs)
     while open_runs:
-        statuses = ports.store.load_statuses(open_runs)
-        ended = [run_id for run_id in open_runs if statuses[run_id][0].terminal]
+        statuses = ports.store.load_standings(open_runs)
+        ended = [run_id for run_id in open_runs if statuses[run_id].status.terminal]
         for run_id in ended:
-            if statuses[run_id][0] is not RunStatus.SUCCEEDED:
+            if statuses[run_id].status is not RunStatus.SUCCEEDED:
                 raise RuntimeError(f"run {run_id} ended as {statuses[run_id]}")
         open_runs = [run_id for run_id in open_runs if run_id not in set(ended)]
         if open_runs and time.monotonic() > until_s:

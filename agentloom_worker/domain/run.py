@@ -72,6 +72,16 @@ class CleanupState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class RunStanding:
+    """What the control poll hears of a run; `leased`: it holds a run lease, which governs writable environments."""
+
+    status: RunStatus
+    epoch: int
+    cause: EndCause | None
+    leased: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """One question and all that was done for it. Instants in microseconds.
 

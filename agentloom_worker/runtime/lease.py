@@ -16,9 +16,9 @@ from agentloom_worker.domain.run import EndCause, RunStatus
 from agentloom_worker.errors import AgentloomError
 from agentloom_worker.ids import ClaimToken, DispatchId, RunId
 from agentloom_worker.leases.fast_path import Subscription
-from agentloom_worker.limits import DEADLINE_GRACE_S
+from agentloom_worker.limits import DEADLINE_GRACE_S, RUN_LEASE_TTL_S
 from agentloom_worker.runtime.live import Live
-from agentloom_worker.runtime.ports import Ports
+from agentloom_worker.runtime.ports import US, Ports
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,7 @@ class Keeper:
         self._lock = threading.Lock()
         self._held: dict[DispatchId, Live] = {}
         self._left: dict[ClaimToken, _Left] = {}
+        self._leased: set[RunId] = set()
         self.stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._subscription: Subscription | None = None
@@ -145,6 +146,18 @@ class Keeper:
         missing = [dispatch_id for dispatch_id in lives if dispatch_id not in renewed]
         if missing:
             self._look(lives, missing)
+        self._renew_run_leases({lives[dispatch_id].claim.run_id for dispatch_id in renewed})
+
+    def _renew_run_leases(self, run_ids: set[RunId | None]) -> None:
+        """Extend the leases of the runs whose claims were renewed, in a transaction of its own (RULINGS R7).
+
+        The poll says which runs hold one: no release can begin a lease yet, and then nothing is asked here.
+        """
+        with self._lock:
+            leased = self._leased & {run_id for run_id in run_ids if run_id is not None}
+        if leased:
+            renewed = self._ports.store.renew_held_leases(sorted(leased), int(RUN_LEASE_TTL_S * US))
+            telemetry.count("run_leases_renewed", len(renewed))
 
     def _look(self, lives: dict[DispatchId, Live], missing: list[DispatchId]) -> None:
         """Another token or no row is lost; the same token was only locked and is asked again."""
@@ -192,14 +205,15 @@ class Keeper:
     def _look_at_runs(self, run_ids: set[RunId]) -> None:
         if not run_ids:
             return
-        statuses = self._ports.store.load_statuses(sorted(run_ids))
+        standings = self._ports.store.load_standings(sorted(run_ids))
+        held = self._held_runs()
+        with self._lock:
+            leased = {run_id for run_id, found in standings.items() if found.leased}
+            self._leased = held & ((self._leased - run_ids) | leased)
         for live in self.held():
-            found = statuses.get(live.claim.run_id) if live.claim.run_id is not None else None
-            if found is None:
+            found = standings.get(live.claim.run_id) if live.claim.run_id is not None else None
+            if found is None or found.status in (RunStatus.QUEUED, RunStatus.RUNNING):
                 continue
-            status, epoch, cause = found
-            if status in (RunStatus.QUEUED, RunStatus.RUNNING):
-                continue
-            if live.claim.epoch < epoch:
+            if live.claim.epoch < found.epoch:
                 # Steps of the ending itself carry the new epoch and are not cancelled.
-                live.cancel(CancelReason.DEADLINE if cause is EndCause.DEADLINE else CancelReason.STOP)
+                live.cancel(CancelReason.DEADLINE if found.cause is EndCause.DEADLINE else CancelReason.STOP)

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
+from agentloom_worker.clock import US
 from agentloom_worker.domain.run import (
     LIVE,
     AgentInvocation,
@@ -22,6 +23,7 @@ from agentloom_worker.domain.run import (
     NodeTask,
     Phase,
     Run,
+    RunStanding,
     RunStatus,
     ScopeStatus,
     TicketState,
@@ -37,6 +39,7 @@ from agentloom_worker.ids import (
     RunId,
     SessionId,
 )
+from agentloom_worker.limits import RUN_LEASE_TTL_S
 from agentloom_worker.storage.tables import HOT, Bytes, Instant, metadata, one_of
 from agentloom_worker.storage.template import Miss, Statement, Template
 
@@ -151,10 +154,14 @@ RUN_INSERT = Template(
     " {now} + :deadline_us, :binding, 'none', {now} FROM session WHERE session_id = :session_id",
 )
 _FENCE_SET = "UPDATE run SET event_head = event_head + :events"
+# The commit of a run that goes on extends its lease, if it holds one (R7); without one the column stays as it is.
+_EXTEND = (
+    f", lease_expires_at = CASE WHEN lease_expires_at IS NULL THEN NULL ELSE {{now}} + {int(RUN_LEASE_TTL_S * US)} END"
+)
 RUN_FENCE = Template(
     "run_fence",
     "run_id:uuid events:int consumed:int reserved:int",
-    _FENCE_SET + ", loops_used = loops_used + :consumed, loops_reserved = loops_reserved + :reserved"
+    _FENCE_SET + _EXTEND + ", loops_used = loops_used + :consumed, loops_reserved = loops_reserved + :reserved"
     " WHERE run_id = :run_id AND status IN ('queued', 'running')"
     " AND (:consumed + :reserved <= 0"
     " OR loops_used + :consumed + loops_reserved + :reserved <= max_loops)",
@@ -164,7 +171,7 @@ RUN_FENCE = Template(
 RUN_START = Template(
     "run_start",
     "run_id:uuid events:int consumed:int reserved:int",
-    _FENCE_SET + ", loops_used = loops_used + :consumed, loops_reserved = loops_reserved + :reserved,"
+    _FENCE_SET + _EXTEND + ", loops_used = loops_used + :consumed, loops_reserved = loops_reserved + :reserved,"
     " status = 'running', started_at = coalesce(started_at, {now})"
     " WHERE run_id = :run_id AND status IN ('queued', 'running')"
     " AND (:consumed + :reserved <= 0"
@@ -209,7 +216,7 @@ RUN_CLEANED = Template(
     miss=Miss.LEASE_LOST,
 )
 # A run holds a lease from the moment a step that can write an environment sets its end; nothing else does, so
-# without such a step this meets no row. Only runs with nothing claimed: a step's commit renews its own (R7).
+# without such a step this meets no row. Only runs with nothing claimed: the keeper of a claim renews the others (R7).
 RUN_LEASES_RENEW = Template(
     "run_leases_renew",
     "ttl_us:int limit:int",
@@ -413,12 +420,27 @@ def list_runs(conn: sa.Connection, *, limit: int, live_only: bool, session_id: U
     return [_to_run(row) for row in conn.execute(query)]
 
 
-def load_statuses(conn: sa.Connection, run_ids: list[UUID]) -> dict[RunId, tuple[RunStatus, int, EndCause | None]]:
-    """Status, epoch and cause of many runs in one query; the control poll (RULINGS T9)."""
-    query = sa.select(run.c.run_id, run.c.status, run.c.epoch, run.c.end_cause).where(run.c.run_id.in_(run_ids))
+def load_standings(conn: sa.Connection, run_ids: list[UUID]) -> dict[RunId, RunStanding]:
+    """How many runs stand, in one query; the control poll (RULINGS T9)."""
+    leased = run.c.lease_expires_at.is_not(None)
+    query = sa.select(run.c.run_id, run.c.status, run.c.epoch, run.c.end_cause, leased)
     return {
-        RunId(row[0]): (RunStatus(row[1]), row[2], EndCause(row[3]) if row[3] else None) for row in conn.execute(query)
+        RunId(row[0]): RunStanding(RunStatus(row[1]), row[2], EndCause(row[3]) if row[3] else None, bool(row[4]))
+        for row in conn.execute(query.where(run.c.run_id.in_(run_ids)))
     }
+
+
+def renew_leases(conn: sa.Connection, now: int | None, run_ids: list[UUID], ttl_us: int) -> set[RunId]:
+    """Extend the leases of those runs that hold one; in id order, never waiting for a commit that has a run (R7)."""
+    clock = sa.literal(now, sa.BigInteger) if now is not None else sa.func.al_now(None)
+    holding = (
+        sa.select(run.c.run_id)
+        .where(run.c.run_id.in_(run_ids), run.c.lease_expires_at.is_not(None), run.c.status.in_(sorted(LIVE)))
+        .order_by(run.c.run_id)
+        .with_for_update(key_share=True, skip_locked=True)
+    )
+    statement = sa.update(run).where(run.c.run_id.in_(holding)).values(lease_expires_at=clock + ttl_us)
+    return {RunId(row[0]) for row in conn.execute(statement.returning(run.c.run_id))}
 
 
 def load_node(conn: sa.Connection, run_id: UUID) -> NodeTask | None:

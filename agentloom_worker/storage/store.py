@@ -19,12 +19,12 @@ from agentloom_worker.domain.process import WorkerProcess
 from agentloom_worker.domain.run import (
     AgentInvocation,
     CallBatch,
-    EndCause,
     GraphExecution,
     LoopTicket,
     NodeTask,
     Run,
     RunEvent,
+    RunStanding,
     RunStatus,
 )
 from agentloom_worker.domain.session import (
@@ -338,10 +338,10 @@ class Store:
         with self.read() as conn:
             return run.load_run(conn, run_id)
 
-    def load_statuses(self, run_ids: list[RunId]) -> dict[RunId, tuple[RunStatus, int, EndCause | None]]:
-        """Status, epoch and cause of many runs."""
+    def load_standings(self, run_ids: list[RunId]) -> dict[RunId, RunStanding]:
+        """How many runs stand."""
         with self.read() as conn:
-            return run.load_statuses(conn, list(run_ids))
+            return run.load_standings(conn, list(run_ids))
 
     def load_slice(self, run_id: RunId) -> SliceRows | None:
         """Everything that a step of this run may look at, but its history."""
@@ -564,6 +564,11 @@ class Store:
             return
         with _unavailable("take a turn"), upkeep.turn(self.driver.engine, duty) as mine:
             yield mine
+
+    def renew_held_leases(self, run_ids: list[RunId], ttl_us: int) -> set[RunId]:
+        """Extend the leases of these runs where they hold one; a run that a commit has locked is left to it (R7)."""
+        with self.read() as conn:
+            return run.renew_leases(conn, self.now_argument(), list(run_ids), ttl_us)
 
     def renew_run_leases(self, *, ttl_us: int, limit: int) -> int:
         """Extend the leases of runs that wait for a timer only; how many (RULINGS R7)."""

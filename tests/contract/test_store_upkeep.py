@@ -5,14 +5,14 @@ from contextlib import closing
 import pytest
 
 from agentloom_worker.cleanup.sweeps.run_leases import renew_run_leases
-from agentloom_worker.domain.run import RunStatus
+from agentloom_worker.domain.run import Phase, RunStatus
 from agentloom_worker.errors import PersistenceUnavailableError
-from agentloom_worker.ids import ProcessId
+from agentloom_worker.ids import ProcessId, RunId
 from agentloom_worker.limits import RUN_LEASE_TTL_S
 from agentloom_worker.runtime.ports import US
 from agentloom_worker.storage.tables import metadata
 from tests.databases import connect
-from tests.ground import TTL_S, Ground, stand
+from tests.ground import TTL_S, Ground, stand, step_commit
 
 
 def _seen(ground: Ground, queues: str = "control,model") -> ProcessId:
@@ -104,6 +104,83 @@ def test_R7_the_lease_of_a_run_that_waits_is_renewed_until_a_step_holds_it_or_it
     assert renew_run_leases(ground.ports) == 1
     ground.set_run(status=RunStatus.SUCCEEDED.value)
     assert renew_run_leases(ground.ports) == 0
+
+
+def test_R7_the_keeper_of_a_claim_renews_the_lease_of_its_run_and_of_no_other(database_url: str) -> None:
+    ground = stand(database_url)
+    claim = ground.claim("prepare_context")
+    keeper = ground.worker.keeper
+    keeper.hold(claim, ground.clock.monotonic_s())
+    asked: list[object] = []
+    ask = ground.store.renew_held_leases
+
+    def ask_and_note(run_ids: list[RunId], ttl_us: int) -> set[RunId]:
+        asked.append(run_ids)
+        return ask(run_ids, ttl_us)
+
+    ground.store.renew_held_leases = ask_and_note  # type: ignore[method-assign]
+
+    def keep() -> None:
+        keeper.poll_control()
+        keeper.renew()
+
+    keep()
+    assert asked == [] and _lease(ground) is None, "a run without a lease costs no statement"
+    # What a step that writes an environment would have begun.
+    ground.set_run(lease_expires_at=1)
+    keep()
+    lease = _lease(ground)
+    assert lease is not None and lease // US == (ground.clock.wall_us() // US) + int(RUN_LEASE_TTL_S)
+    ground.clock.advance(5.0)
+    keep()
+    assert _lease(ground) == pytest.approx(lease + 5 * US, abs=US)
+    ground.set_run(status=RunStatus.SUCCEEDED.value, lease_expires_at=1)
+    keep()
+    assert _lease(ground) == 1, "a run that is over writes nothing any more"
+
+
+def test_R7_a_commit_extends_the_lease_of_its_run_and_begins_none(database_url: str) -> None:
+    ground = stand(database_url)
+    claim = ground.claim("prepare_context")
+    ground.store.commit(step_commit(ground, claim, consume=False, key=b"one"), None, 1)
+    assert _lease(ground) is None
+    ground.set_run(lease_expires_at=1)
+    ground.store.commit(step_commit(ground, claim, consume=False, key=b"two"), None, 1)
+    lease = _lease(ground)
+    assert lease is not None and lease // US == (ground.clock.wall_us() // US) + int(RUN_LEASE_TTL_S)
+
+
+def test_R7_the_keeper_waits_for_no_commit_that_has_the_run(clean_postgres: str) -> None:
+    ground = stand(clean_postgres)
+    ground.set_run(lease_expires_at=1)
+    with closing(connect(clean_postgres)) as conn, conn.cursor() as cursor:
+        cursor.execute("UPDATE run SET event_head = event_head")
+        assert ground.store.renew_held_leases([ground.run_id], US) == set()
+        conn.rollback()
+    assert ground.store.renew_held_leases([ground.run_id], US) == {ground.run_id}
+
+
+def test_R7_the_lease_of_a_run_whose_tool_writes_is_kept_while_the_tool_works(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ground = stand(database_url, until=Phase.AWAIT_BATCH)
+    seen: list[int | None] = []
+
+    class Writing(list[object]):
+        """What `echo` notes its calls in, here a stand-in for a capability that writes an environment: it begins
+        the lease, works for a while, and looks at it.
+        """
+
+        def append(self, _call: object) -> None:
+            ground.set_run(lease_expires_at=1)
+            ground.worker.keeper.poll_control()
+            ground.worker.keeper.renew()
+            seen.append(_lease(ground))
+
+    monkeypatch.setattr("tests.tools.CALLS", Writing())
+    ground.worker.drive()
+    assert len(seen) == 2 and all(lease is not None and lease > ground.clock.wall_us() - 60 * US for lease in seen)
+    assert ground.slice().run.status is RunStatus.SUCCEEDED
 
 
 def test_upkeep_of_the_database_itself_is_harmless(database_url: str) -> None:

@@ -9,5 +9,5 @@ from agentloom_worker.runtime.ports import US, Ports
 
 
 def renew_run_leases(ports: Ports) -> int:
-    """Extend the leases of live runs without a claimed row; how many. A claimed step's commit renews its own."""
+    """Extend the leases of live runs without a claimed row; how many. A claim's keeper renews its own run's."""
     return ports.store.renew_run_leases(ttl_us=int(limits.RUN_LEASE_TTL_S * US), limit=limits.RUN_LEASES_BATCH)
