@@ -710,12 +710,13 @@ def breakable(new_database: Callable[[], str]) -> Iterator[Breakable]:
         with worker.ports.store.read() as conn:
             guards = conn.execute(
                 sa.text(
-                    "SELECT conrelid::regclass::text, conname FROM pg_constraint"
+                    "SELECT CASE conrelid WHEN 0 THEN 'DOMAIN ' || contypid::regtype::text"
+                    " ELSE 'TABLE ' || conrelid::regclass::text END, conname FROM pg_constraint"
                     " WHERE contype IN ('f', 'c') AND connamespace = 'public'::regnamespace"
                 )
             ).all()
-            for table, name in guards:
-                conn.execute(sa.text(f'ALTER TABLE {table} DROP CONSTRAINT "{name}"'))
+            for guarded, name in guards:
+                conn.execute(sa.text(f'ALTER {guarded} DROP CONSTRAINT "{name}"'))
     yield Breakable(worker.ports, runs)
     worker.close()
 
