@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from agentloom_worker import limits
@@ -17,7 +17,8 @@ from agentloom_worker.errors import Code, RequestError
 from agentloom_worker.runtime.ports import Settings
 
 PREFIX = "AGENTLOOM_"
-_SCHEMES = ("redis://", "rediss://", "sentinel://", "amqp://", "amqps://")
+_LEASE_SCHEMES = ("redis://", "rediss://")
+_SCHEMES = (*_LEASE_SCHEMES, "sentinel://", "amqp://", "amqps://")
 
 
 class FleetSettings(BaseSettings):
@@ -125,13 +126,14 @@ class FleetSettings(BaseSettings):
 
     @field_validator("broker", "redis", mode="before")
     @classmethod
-    def _known_scheme(cls, value: object) -> object:
+    def _known_scheme(cls, value: object, field: ValidationInfo) -> object:
         """Valkey speaks Redis; the libraries know the one name only."""
         if not isinstance(value, str):
             return value
         text = value.strip().replace("valkeys://", "rediss://").replace("valkey://", "redis://")
-        if text and not text.startswith(_SCHEMES):
-            raise ValueError(f"begin it with one of {', '.join(_SCHEMES)}")
+        schemes = _SCHEMES if field.field_name == "broker" else _LEASE_SCHEMES
+        if text and not text.startswith(schemes):
+            raise ValueError(f"begin it with one of {', '.join(schemes)}")
         return text or None
 
     @model_validator(mode="after")

@@ -7,7 +7,6 @@ from typing import TypeVar
 
 import typer
 
-from agentloom_worker import __version__
 from agentloom_worker.bootstrap import broker_address, make_fleet_ports
 from agentloom_worker.broker.probe import probe_broker
 from agentloom_worker.cli.diagnosis import (
@@ -31,6 +30,7 @@ from agentloom_worker.leases.probe import probe_redis
 from agentloom_worker.runtime.queues import list_queues
 from agentloom_worker.settings import FleetSettings, load_settings, show_url
 from agentloom_worker.storage.probe import probe_database
+from agentloom_worker.version import __version__
 
 ANSWER_S = 15.0
 Facts = TypeVar("Facts")

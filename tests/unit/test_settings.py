@@ -60,6 +60,7 @@ def test_no_password_is_shown() -> None:
     [
         ("inline_hops", "many"),
         ("broker", "http://secret"),
+        ("redis", "sentinel://secret"),
         ("queue_prefix", "a secret"),
         ("claim_ttl_s", "0"),
         ("log_level", "secret"),
