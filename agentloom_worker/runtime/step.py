@@ -211,6 +211,11 @@ class StepRunner:
             try:
                 send = partial(commit, self._ports, plan.commit, self.process_id)
                 receipt = self._patiently(live, outcome, send)
+            except PersistenceUnavailableError:
+                # It may have been applied: then the next row is claimed by this process, and nobody holds it.
+                if plan.inline is not None and plan.inline.inline_token is not None:
+                    self._keeper.leave(plan.inline.dispatch_id, plan.inline.inline_token, began=False)
+                raise
             except RevisionConflictError as conflict:
                 telemetry.count("rebuilds")
                 telemetry.log(logging.DEBUG, "rebuild", dispatch_id=live.claim.dispatch_id, entity=conflict.entity)
