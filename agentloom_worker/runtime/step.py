@@ -396,6 +396,9 @@ class StepRunner:
         row = plan.inline
         if row is None or row.inline_token is None:
             return None
+        if receipt.epoch != plan.slice.run.epoch:
+            # The answer was lost, and a stop came before the receipt was read: the row is gone.
+            return None
         claim = Claim(
             dispatch_id=row.dispatch_id,
             token=row.inline_token,
