@@ -137,7 +137,7 @@ def stand(
 ) -> Ground:
     """A run on a migrated database, driven until its node reaches a phase (None: only accepted)."""
     worker = _remembered(make_worker(url, scripts={"main": script}, settings=settings, clock=clock))
-    tools = {"echo": python_tool(), "fail": python_tool(handler="tests.tools:fail")}
+    tools = {"echo": python_tool(), "fail": python_tool(handler="tests.tools:fail"), **overrides.pop("tools", {})}
     document = release_document(tools=tools, **overrides)
     publish_release(worker.ports, document)
     session_id = open_session(worker, document["agent"]["id"])

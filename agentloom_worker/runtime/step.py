@@ -211,6 +211,11 @@ class StepRunner:
             try:
                 send = partial(commit, self._ports, plan.commit, self.process_id)
                 receipt = self._patiently(live, outcome, send)
+            except PersistenceUnavailableError:
+                # It may have been applied: then the next row is claimed by this process, and nobody holds it.
+                if plan.inline is not None and plan.inline.inline_token is not None:
+                    self._keeper.leave(plan.inline.dispatch_id, plan.inline.inline_token, began=False)
+                raise
             except RevisionConflictError as conflict:
                 telemetry.count("rebuilds")
                 telemetry.log(logging.DEBUG, "rebuild", dispatch_id=live.claim.dispatch_id, entity=conflict.entity)
@@ -390,6 +395,9 @@ class StepRunner:
         faults.hit("publish.after", live.claim.step)
         row = plan.inline
         if row is None or row.inline_token is None:
+            return None
+        if receipt.epoch != plan.slice.run.epoch:
+            # The answer was lost, and a stop came before the receipt was read: the row is gone.
             return None
         claim = Claim(
             dispatch_id=row.dispatch_id,

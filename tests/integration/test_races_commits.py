@@ -14,12 +14,13 @@ import agentloom_worker
 from agentloom_worker import telemetry
 from agentloom_worker.cleanup.blobs import collect_blobs
 from agentloom_worker.domain.blob import blob_id_of
+from agentloom_worker.domain.capability import ResultStatus, ToolResult
 from agentloom_worker.domain.commit import BlobPut, Put
-from agentloom_worker.domain.model import Executed
+from agentloom_worker.domain.model import Category, Executed, Failure
 from agentloom_worker.domain.operation import AttemptState, OperationKind, OperationStatus, Payload
 from agentloom_worker.domain.run import Phase, RunStatus
 from agentloom_worker.domain.session import DeliveryState
-from agentloom_worker.errors import PersistenceUnavailableError, RevisionConflictError
+from agentloom_worker.errors import Code, PersistenceUnavailableError, RevisionConflictError
 from agentloom_worker.ids import ClaimToken, DispatchId, ProcessId
 from agentloom_worker.limits import BLOB_GRACE_S, FUSED_TRIES, REBUILD_TRIES, STEP_BACKOFF_INITIAL_S
 from agentloom_worker.llm.adapters.scripted import ScriptedRequest, ScriptedTurn, TextTurn
@@ -29,6 +30,7 @@ from agentloom_worker.storage import blob, schema
 from agentloom_worker.storage.dispatch import HOLD
 from agentloom_worker.storage.tables import metadata
 from tests import tools
+from tests.factories import python_tool
 from tests.ground import STEPWISE, Ground, stand, step_commit, two_calls_then_answer
 from tests.locks import Running, Session, holding, lockable, wait_for_waiters
 from tests.simulator import Worker
@@ -288,6 +290,30 @@ def test_D02_a_call_whose_holder_paused_stays_unknown_for_the_model(
     assert attempt.late is not None
     assert b"echo: a" in attempt.late
     assert len(tools.CALLS) == begun + 2
+    assert ground.slice().run.status is RunStatus.SUCCEEDED
+
+
+@pytest.mark.parametrize(("action", "attempts"), [("retry", [2, 1]), ("fail", [1, 1])])
+def test_R10_a_call_that_a_drain_left_unknown_is_repeated_by_on_unknown_alone(
+    clean_postgres: str, action: str, attempts: list[int]
+) -> None:
+    """A worker that leaves politely must not do worse than one that is killed (RULINGS R11)."""
+    repeatable = python_tool(retry={"jitter": "none", "on_unknown": {"action": action}})
+    ground = stand(clean_postgres, until=Phase.AWAIT_BATCH, tools={"echo": repeatable})
+    keeper = ground.worker.keeper
+
+    def leaves(*_arguments: Any, **_options: Any) -> ToolResult:
+        keeper.drain()
+        failure = Failure(Code.TOOL_CANCELLED, Category.CANCELLED, "the call was cancelled", Executed.UNKNOWN)
+        return ToolResult(ResultStatus.CANCELLED, failure=failure)
+
+    object.__setattr__(ground.ports, "tools", leaves)
+    assert ground.worker.runner.run(_rows(ground, "attempt_call")[0])
+    ground.other_worker().drive()
+
+    members = [each for each in ground.store.list_operations(ground.run_id) if each.kind is OperationKind.TOOL]
+    assert [member.attempts_made for member in members] == attempts
+    assert members[0].executed is (Executed.EXECUTED if action == "retry" else Executed.UNKNOWN)
     assert ground.slice().run.status is RunStatus.SUCCEEDED
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,9 @@ from agentloom_worker.errors import Code
 from agentloom_worker.ids import ProcessId
 from agentloom_worker.llm.adapters.scripted import FailureTurn, ScriptedRequest, ScriptedTurn, StallTurn, TextTurn
 from agentloom_worker.runtime.accept import StopReceipt, stop_run
+from agentloom_worker.runtime.ports import Settings
 from agentloom_worker.storage.dispatch import CLAIM
+from agentloom_worker.storage.driver import NotAppliedError
 from tests import tools
 from tests.ground import STEPWISE, Ground, stand
 from tests.locks import Running, Session, holding, wait_for_waiters
@@ -164,6 +167,29 @@ def _claim_in(session: Session, ground: Ground, row: object) -> None:
     """The very statement of a claim, in a transaction that stays open."""
     statement = CLAIM(row, ground.new(), ground.new(), STEPWISE.claim_ttl_us, STEPWISE.grace_us, False, 2)
     assert len(session.apply(statement, ground.clock.database_now_us())) == 1
+
+
+def test_R3_a_step_whose_commit_was_answered_after_a_stop_does_not_go_on_inline(clean_postgres: str) -> None:
+    """Its answer is lost, the run is stopped, and the repetition is told by the key that it was applied."""
+    ground = stand(clean_postgres, until=Phase.AWAIT_MODEL)
+    worker = ground.other_worker(settings=Settings(fusion=False), solitary=False)
+    begun, store = len(tools.CALLS), worker.ports.store
+    applied = store.commit
+
+    def stopped_meanwhile(*arguments: Any) -> Any:
+        receipt = applied(*arguments)
+        if any(row.step == "attempt_call" for row in ground.store.list_dispatches(run_id=ground.run_id)):
+            store.commit = applied  # type: ignore[method-assign]
+            assert stop_run(ground.ports, ground.run_id).applied
+            raise NotAppliedError(Code.LEASE_LOST, "pending_dispatch")
+        return receipt
+
+    store.commit = stopped_meanwhile  # type: ignore[method-assign]
+    assert worker.runner.run(ground.row_of("attempt_model"))
+    assert store.commit == applied
+    assert len(tools.CALLS) == begun
+    _finish(ground)
+    assert ground.slice().run.status is RunStatus.CANCELLED
 
 
 def test_R3_a_row_that_nobody_claimed_was_not_sent(clean_postgres: str) -> None:

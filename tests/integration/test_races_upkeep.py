@@ -389,6 +389,29 @@ def test_T10_a_process_that_is_alone_goes_on_by_itself_after_the_store_was_away(
     assert [operation.attempts_made for operation in model] == [attempts, 1]
 
 
+@pytest.mark.parametrize("step", ["prepare_context", "accept_model"])
+@pytest.mark.parametrize("fusion", [False, True])
+def test_T13_an_inline_row_of_a_commit_whose_answer_never_came_is_given_up(
+    clean_postgres: str, step: str, *, fusion: bool
+) -> None:
+    """The commit was applied and claimed its successor for this process, which never came to hold it."""
+    ground = stand(clean_postgres)
+    ground.worker.drive(until=lambda: any(row.step == step for row in ground.store.list_dispatches()))
+    row = ground.row_of(step)
+    inline = ground.other_worker(settings=Settings(fusion=fusion), solitary=False)
+    _fail_once(inline.ports.store, "commit", after=True)
+    inline.runner.run(row)
+    held = [left.claimed_by for left in ground.store.list_dispatches(run_id=ground.run_id)]
+    assert inline.runner.process_id in held
+    inline.keeper.release()
+
+    inline.drive(until=lambda: ground.slice().run.status.terminal, rounds=40)
+    assert ground.slice().run.status is RunStatus.SUCCEEDED
+    # Nothing of what was claimed had begun: no attempt is in doubt.
+    operations = ground.store.list_operations(ground.run_id)
+    assert {operation.attempts_made for operation in operations} == {1}
+
+
 def test_T10_a_claim_that_is_still_on_its_way_when_it_is_given_up_is_looked_for_again(clean_postgres: str) -> None:
     ground = stand(clean_postgres)
     row, keeper = ground.row_of("prepare_context"), ground.worker.keeper

@@ -78,7 +78,8 @@ def _ended(
         reason=reason.value if reason else None,
     )
     again = None
-    if failure is not None and reason is None:
+    # A drain ends this process's part in the call, not the run: its policy decides as after a death (R10, R11).
+    if failure is not None and reason in (None, CancelReason.DRAIN):
         again = _retry(ports, slice_, live, operation, failure)
     if again is not None:
         executed = failure.external_outcome if failure is not None else Executed.EXECUTED
