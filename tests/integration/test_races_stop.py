@@ -184,7 +184,7 @@ def test_R3_a_step_whose_commit_was_answered_after_a_stop_does_not_go_on_inline(
             raise NotAppliedError(Code.LEASE_LOST, "pending_dispatch")
         return receipt
 
-    store.commit = stopped_meanwhile  # type: ignore[method-assign]
+    store.commit = stopped_meanwhile  # type: ignore[method-assign, assignment]
     assert worker.runner.run(ground.row_of("attempt_model"))
     assert store.commit == applied
     assert len(tools.CALLS) == begun
