@@ -11,6 +11,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """On PostgreSQL one breakage an invariant is sampled; the others show the same query on another row."""
     for item in items:
         parts = getattr(item, "callspec", None)
-        if item.name.startswith("test_a_broken_invariant_is_found") and parts is not None:
-            if parts.params.get("new_database") == "postgresql" and parts.params.get("number"):
-                item.add_marker(pytest.mark.full)
+        found = parts is not None and item.name.startswith("test_a_broken_invariant_is_found")
+        if found and parts.params.get("new_database") == "postgresql" and parts.params.get("number"):
+            item.add_marker(pytest.mark.full)
