@@ -8,8 +8,8 @@ from agentloom_worker import faults
 from agentloom_worker.clock import ManualClock
 from agentloom_worker.domain.model import Category, Executed, Failure
 from agentloom_worker.domain.policy import RetryClass
-from agentloom_worker.errors import Code
-from agentloom_worker.ids import RunId, SessionId
+from agentloom_worker.errors import Code, InvariantError
+from agentloom_worker.ids import DispatchId, RunId, SessionId
 from agentloom_worker.llm.adapters.scripted import (
     CallsTurn,
     FailureTurn,
@@ -20,6 +20,7 @@ from agentloom_worker.llm.adapters.scripted import (
     TextTurn,
 )
 from agentloom_worker.runtime.accept import accept_question, stop_run
+from agentloom_worker.runtime.parking import fail_parked
 from agentloom_worker.runtime.ports import Settings
 from agentloom_worker.runtime.publish import publish_release
 from tests.factories import python_tool, release_document
@@ -211,9 +212,6 @@ def fill_few(url: str) -> dict[str, RunId]:
     audited.ask("parallel", "parallel")
     audited.ask("big", "big", models=WIDE)
     audited.worker.drive()
-    audited.ask("tool-died", "parallel")
-    audited.crash("attempt.sent", "attempt_call")
-    survive(audited, url)
     audited.worker.close()
     halted = open_audited(url, fusion=False, clock=clock)
     _halt(halted)
@@ -285,3 +283,24 @@ def _halt(audited: Audited) -> None:
     audited.ask("stopping", "endless")
     stop_run(audited.worker.ports, audited.runs["stopping"])
     audited.ask("queued", "plain")
+    park(audited, "parked")
+    fail_parked(audited.worker.ports, park(audited, "given-up"))
+
+
+def park(audited: Audited, name: str) -> DispatchId:
+    """A run whose next step is a bug of ours: its row is parked."""
+    run_id = audited.ask(name, "plain")
+
+    def trigger(point: str, _step: str) -> None:
+        if point == "tail.raise":
+            raise InvariantError("broken on purpose")
+
+    store = audited.worker.ports.store
+    (row,) = (row for row in store.list_dispatches(run_id=run_id) if row.step == "prepare_context")
+    faults.install(trigger)
+    try:
+        audited.worker.runner.run(row.dispatch_id)
+    finally:
+        faults.install(None)
+    (parked,) = store.list_dispatches(run_id=run_id, parked_only=True)
+    return parked.dispatch_id

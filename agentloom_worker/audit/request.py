@@ -7,7 +7,6 @@ from agentloom_worker.audit.facts import RunFacts
 from agentloom_worker.audit.fault import Fault
 from agentloom_worker.audit.history import FrozenRequest, History
 from agentloom_worker.canonical import effective_text, parse, sha256
-from agentloom_worker.domain.context import RoleContext
 from agentloom_worker.domain.model import Role
 from agentloom_worker.domain.operation import Payload
 from agentloom_worker.ids import InputId
@@ -51,8 +50,10 @@ def check_inputs(facts: RunFacts) -> Iterator[Fault]:
         yield Fault(facts.subject, f"an input cannot be read: {describe(error)}")
         return
     for context, history in facts.histories:
+        shown = [(at, message.text_hash) for at, message in enumerate(history.messages) if message.role is Role.USER]
+        records = len(facts.records_of(context.context_id))
         for request in history.requests:
-            missing = _first_difference(facts, context, history, request, words)
+            missing = _first_difference(facts, request, words, shown, records)
             if missing is not None:
                 yield Fault(f"operation {request.operation_id}", missing)
 
@@ -69,20 +70,24 @@ def _words(facts: RunFacts) -> dict[InputId, bytes]:
 
 
 def _first_difference(
-    facts: RunFacts, context: RoleContext, history: History, request: FrozenRequest, words: dict[InputId, bytes]
+    facts: RunFacts,
+    request: FrozenRequest,
+    words: dict[InputId, bytes],
+    shown: list[tuple[int, bytes]],
+    records: int,
 ) -> str | None:
+    """`shown` are the places and hashes of the context's user messages."""
     expected = [
         words[row.input_id]
         for row in sorted(facts.rows.deliveries, key=lambda row: row.context_seq or 0)
         if row.input_seq <= request.recipe.input_cutoff
     ]
-    shown = [message.text_hash for message in history.messages[: request.message_count] if message.role is Role.USER]
-    if shown != expected:
-        return f"shows {len(shown)} input(s), not the {len(expected)} up to its cutoff, in order and word for word"
+    found = [text_hash for at, text_hash in shown if at < request.message_count]
+    if found != expected:
+        return f"shows {len(found)} input(s), not the {len(expected)} up to its cutoff, in order and word for word"
     unknown = set(request.recipe.claimed) - words.keys()
     if unknown:
         return f"claims {len(unknown)} input(s) that its run was not asked to deliver"
-    records = len(facts.records_of(context.context_id))
     if not request.message_count == request.recipe.record_head <= records:
         return f"holds {request.message_count} messages of {request.recipe.record_head} records"
     return None

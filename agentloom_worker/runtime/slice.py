@@ -138,7 +138,10 @@ def build_view(ports: Ports, run: Run, context: RoleContext, release: FrozenRele
     view, after = base.view, base.record_head
     while after < context.record_head:
         rows = ports.store.load_view_rows(
-            context.context_id, after_seq=after, revision=context.effective_revision, limit=_PAGE
+            context.context_id,
+            after_seq=after,
+            revision=context.effective_revision,
+            limit=min(_PAGE, context.record_head - after),
         )
         if not rows:
             raise InvariantError(f"context {context.context_id} lacks records after {after}")
