@@ -156,8 +156,11 @@ def _describe(share: WalShare, loops: int) -> dict[str, object]:
     by_relation: Counter[str] = Counter()
     for (relation, _), size in share.size_bytes.items():
         by_relation[relation] += size
+    keys = sum(count for (name, kind), count in share.records.items() if name == "scope_commit" and "INSERT" in kind)
     return {
-        "commits_per_loop": share.commits / loops,
+        # Every commit of a run leaves one row here; the rest of the transactions are the dispatcher's upkeep.
+        "commits_per_loop": keys / loops,
+        "transactions_per_loop": share.commits / loops,
         "wal_bytes_per_loop": share.size_bytes.total() / loops,
         "image_bytes_per_loop": share.image_bytes / loops,
         "wal_records_per_loop": share.records.total() / loops,

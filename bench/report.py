@@ -93,12 +93,23 @@ def _growth(cases: Sequence[dict[str, Any]]) -> list[str]:
                     f"{window['at_loop']} ({window['first_loop']}–{window['first_loop'] + window['loops'] - 1})",
                     f"{window['ms_p50']:.2f}",
                     _number(window.get("commits_per_loop")),
+                    _number(window.get("transactions_per_loop")),
                     _number(window.get("wal_bytes_per_loop"), 0),
                     _number(window.get("wal_records_per_loop"), 1),
                     *(_number(counted.get(kind), 1) for kind in ("inserted", "updated", "deleted")),
                 )
             )
-        head = ("at loop", "ms p50", "commits", "WAL B", "WAL records", "rows inserted", "updated", "deleted")
+        head = (
+            "at loop",
+            "ms p50",
+            "commits",
+            "all transactions",
+            "WAL B",
+            "WAL records",
+            "rows inserted",
+            "updated",
+            "deleted",
+        )
         parts += [f"## A long run, {case['database']}: per loop", "", *_table(head, rows), ""]
         if case.get("full_page_writes"):
             parts += [
