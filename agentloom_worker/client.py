@@ -442,12 +442,13 @@ def _uuid(value: UUID | str, noun: str) -> UUID:
         return value
     try:
         return UUID(value)
-    except ValueError:
+    except (AttributeError, TypeError, ValueError):
         raise RequestError(Code.INPUT_INVALID, f"{value!r} is no {noun} id: an id is a UUID") from None
 
 
 def _run_id(run: RunLike) -> RunId:
-    return RunId(_uuid(run, "run")) if isinstance(run, UUID | str) else run.run_id
+    named: UUID | str = getattr(run, "run_id", run)  # type: ignore[arg-type]
+    return RunId(_uuid(named, "run"))
 
 
 def _timed_out(run_id: RunId, status: str, timeout_s: float) -> RequestError:

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 
@@ -166,9 +165,9 @@ class Dispatcher:
             try:
                 # What wakes a slot here comes from the table or from a commit of this process.
                 self.runner.run(dispatch_id, force=True)
-            except Exception:  # noqa: BLE001 - the slot must outlive whatever the claim met; the row stays
+            except Exception as error:  # noqa: BLE001 - the slot must outlive whatever the claim met; the row stays
                 telemetry.count("slot_crashes")
-                telemetry.log(logging.ERROR, "slot_crashed", traceback=traceback.format_exc())
+                telemetry.log(logging.ERROR, "slot_crashed", traceback=telemetry.frames_of(error))
 
     def _poll(self) -> None:
         """Look for due rows while slots are idle, sweep, say that this process is there."""
@@ -194,9 +193,9 @@ class Dispatcher:
                     self._serve_solitary()
             except AgentloomError as error:
                 telemetry.log(logging.WARNING, "poll_failed", code=error.code)
-            except Exception:  # noqa: BLE001 - a poller that dies would stop the process's work unseen
+            except Exception as error:  # noqa: BLE001 - a poller that dies would stop the process's work unseen
                 telemetry.count("poll_crashes")
-                telemetry.log(logging.ERROR, "poll_crashed", traceback=traceback.format_exc())
+                telemetry.log(logging.ERROR, "poll_crashed", traceback=telemetry.frames_of(error))
 
     def _serve_solitary(self) -> None:
         """A row that cost two processes their life runs in a fresh child process, one at a time (T8)."""

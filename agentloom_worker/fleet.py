@@ -8,7 +8,6 @@ import logging
 import os
 import socket
 import threading
-import traceback
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -116,9 +115,9 @@ class FleetProcess:
         self._count_busy(1)
         try:
             return self._runner.run(dispatch_id, force=force)
-        except Exception:  # noqa: BLE001 - the slot must outlive whatever the claim met; the row stays
+        except Exception as error:  # noqa: BLE001 - the slot must outlive whatever the claim met; the row stays
             telemetry.count("slot_crashes")
-            telemetry.log(logging.ERROR, "slot_crashed", dispatch_id=dispatch_id, traceback=traceback.format_exc())
+            telemetry.log(logging.ERROR, "slot_crashed", dispatch_id=dispatch_id, traceback=telemetry.frames_of(error))
             return False
         finally:
             self._count_busy(-1)
@@ -139,9 +138,9 @@ class FleetProcess:
             except AgentloomError as error:
                 telemetry.log(logging.WARNING, "poll_failed", code=error.code)
                 clock.wait(self._stopped, 1.0)
-            except Exception:  # noqa: BLE001 - a poller that dies would leave lost wake-ups to the sweep alone
+            except Exception as error:  # noqa: BLE001 - a poller that dies would leave lost wake-ups to the sweep alone
                 telemetry.count("poll_crashes")
-                telemetry.log(logging.ERROR, "poll_crashed", traceback=traceback.format_exc())
+                telemetry.log(logging.ERROR, "poll_crashed", traceback=telemetry.frames_of(error))
 
     def _poll_s(self) -> float:
         return limits.IDLE_POLL_S if self.publisher.available else limits.BROKERLESS_POLL_S
@@ -178,9 +177,9 @@ class FleetProcess:
                 self._upkeep.do_due(self._processes)
             except AgentloomError as error:
                 telemetry.log(logging.WARNING, "upkeep_failed", code=error.code)
-            except Exception:  # noqa: BLE001 - the fleet's duties must not end with one that failed
+            except Exception as error:  # noqa: BLE001 - the fleet's duties must not end with one that failed
                 telemetry.count("upkeep_crashes")
-                telemetry.log(logging.ERROR, "upkeep_crashed", traceback=traceback.format_exc())
+                telemetry.log(logging.ERROR, "upkeep_crashed", traceback=telemetry.frames_of(error))
 
     def _count_fleet(self) -> None:
         slots: dict[str, int] = defaultdict(int)

@@ -3,6 +3,7 @@
 import json
 import logging
 import threading
+import traceback
 from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import TextIO
 _logger = logging.getLogger("agentloom")
 _logger.addHandler(logging.NullHandler())
 
+_CAUSES_MAX = 8
 # Upper bounds of the buckets that durations are counted in, in seconds.
 BUCKETS_S = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0)
 
@@ -38,6 +40,20 @@ def log(level: int, event: str, **fields: object) -> None:
     """Write one fact: a constant event name and its fields."""
     if _logger.isEnabledFor(level):
         _logger.log(level, event, extra={"fields": fields})
+
+
+def frames_of(error: BaseException) -> str:
+    """Where an exception and its causes were raised: types, places and lines of code, never what they say.
+
+    A database quotes the row that it refuses, a validator the value: either may be a body.
+    """
+    told: list[str] = []
+    found: BaseException | None = error
+    while found is not None and len(told) < _CAUSES_MAX:
+        kind = type(found)
+        told.append(f"{''.join(traceback.format_tb(found.__traceback__))}{kind.__module__}.{kind.__qualname__}")
+        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
+    return "\nraised from\n".join(told)
 
 
 def count(name: str, by: int = 1) -> None:

@@ -11,7 +11,6 @@ import logging
 import math
 import queue
 import threading
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -228,7 +227,7 @@ class _Call:
             "tool_raised",
             operation_id=self.context.operation_id,
             key=self.spec.key,
-            traceback="".join(traceback.format_exception(error)),
+            traceback=telemetry.frames_of(error),
         )
         if self.context.cancelled.is_set():
             # Obeying the signal by raising is an answer to it, and says nothing about the effect.

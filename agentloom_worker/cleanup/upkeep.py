@@ -1,7 +1,6 @@
 """Who does the sweeps: beat at their own pace, each worker now and then, one process at a time (RUNTIME 4)."""
 
 import logging
-import traceback
 from collections.abc import Callable
 from functools import partial
 
@@ -33,9 +32,9 @@ class Upkeep:
                 return mine
         except AgentloomError as error:
             telemetry.log(logging.WARNING, "sweep_failed", sweep=name, code=error.code)
-        except Exception:  # noqa: BLE001 - one duty that fails must not keep the others from being done
+        except Exception as error:  # noqa: BLE001 - one duty that fails must not keep the others from being done
             telemetry.count("sweep_crashes")
-            telemetry.log(logging.ERROR, "sweep_crashed", sweep=name, traceback=traceback.format_exc())
+            telemetry.log(logging.ERROR, "sweep_crashed", sweep=name, traceback=telemetry.frames_of(error))
         return False
 
     def do_due(self, processes: int) -> None:

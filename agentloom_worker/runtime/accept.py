@@ -75,12 +75,19 @@ class StopReceipt:
 
 def client_key(key: str) -> bytes:
     """A client's idempotency key as it is stored. Raises RequestError for an empty or overlong one."""
+    _require_text(key, "an idempotency key")
     body = key.encode("utf-8", "backslashreplace")
     if not 1 <= len(body) <= KEY_BYTES_MAX:
         raise RequestError(
             Code.INPUT_INVALID, f"an idempotency key has 1 to {KEY_BYTES_MAX} bytes, this one has {len(body)}"
         )
     return b"client:" + body
+
+
+def _require_text(value: object, what: str) -> None:
+    """Refuse what a caller without a type checker may pass: once stored, it would stop its run at every step."""
+    if not isinstance(value, str):
+        raise RequestError(Code.INPUT_INVALID, f"{what} is text, not {type(value).__name__}")
 
 
 def accept_question(
@@ -92,6 +99,7 @@ def accept_question(
     INPUT_INVALID. Nothing is written then.
     """
     key = client_key(idempotency_key)
+    _require_text(text, "a question")
     body = canonical_bytes(text)
     if len(body) > INPUT_BYTES_MAX:
         raise RequestError(

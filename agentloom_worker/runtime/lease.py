@@ -6,7 +6,6 @@ unknown until a plain read says otherwise.
 
 import logging
 import threading
-import traceback
 from dataclasses import dataclass
 
 from agentloom_worker import telemetry
@@ -126,9 +125,9 @@ class Keeper:
             except AgentloomError as error:
                 # A store that is down is no news about our claims: unknown, not lost.
                 telemetry.log(logging.WARNING, "keeper_failed", code=error.code)
-            except Exception:  # noqa: BLE001 - without its keeper a process would lose every claim it holds
+            except Exception as error:  # noqa: BLE001 - without its keeper a process would lose every claim it holds
                 telemetry.count("keeper_crashes")
-                telemetry.log(logging.ERROR, "keeper_crashed", traceback=traceback.format_exc())
+                telemetry.log(logging.ERROR, "keeper_crashed", traceback=telemetry.frames_of(error))
 
     def renew(self) -> None:
         """Extend every claim whose step may still go on; cancel those that another worker has."""
@@ -191,9 +190,9 @@ class Keeper:
             self._look_at_runs({run_id})
         except AgentloomError as error:
             telemetry.log(logging.WARNING, "cancel_not_checked", run_id=run_id, code=error.code)
-        except Exception:  # noqa: BLE001 - the poll comes to it again; the thread belongs to somebody else
+        except Exception as error:  # noqa: BLE001 - the poll comes to it again; the thread belongs to somebody else
             telemetry.count("keeper_crashes")
-            telemetry.log(logging.ERROR, "keeper_crashed", traceback=traceback.format_exc())
+            telemetry.log(logging.ERROR, "keeper_crashed", traceback=telemetry.frames_of(error))
 
     def _held_runs(self) -> set[RunId]:
         return {

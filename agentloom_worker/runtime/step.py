@@ -458,7 +458,7 @@ class StepRunner:
             dispatch_id=live.claim.dispatch_id,
             step=live.claim.step,
             error=described,
-            traceback=traceback.format_exc(),
+            traceback=telemetry.frames_of(error),
         )
         try:
             if live.effect_began or _parks(error):

@@ -79,7 +79,7 @@ def pointer(path: Path) -> str:
 
 def read_source(source: bytes | str | dict[str, object]) -> Source:
     """Read a document completely, listing what is wrong with its form."""
-    raw: object = source if isinstance(source, dict) else _read_text(source)
+    raw: object = _read_text(source) if isinstance(source, bytes | str) else source
     if isinstance(raw, _Unreadable):
         return Source(None, (Problem((), raw.reason),), readable=False)
     walk = _Walk()

@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -165,6 +166,24 @@ def test_what_is_not_there_is_named_by_its_own_code(idle: Agentloom) -> None:
         with pytest.raises(RequestError) as error:
             call()
         assert code_of(error) is code
+
+
+def test_what_is_no_text_is_refused_before_anything_is_written(idle: Agentloom) -> None:
+    """Stored once, it would stop the run at each of its steps."""
+    session = idle.open_session(idle.publish(release_document()))
+    calls: list[tuple[Code, Callable[[Any], object]]] = [
+        (Code.INPUT_INVALID, lambda wrong: idle.ask(session, wrong)),
+        (Code.INPUT_INVALID, lambda wrong: idle.ask(session, "hello", idempotency_key=wrong)),
+        (Code.INPUT_INVALID, lambda wrong: idle.ask(wrong, "hello")),
+        (Code.INPUT_INVALID, idle.run),
+        (Code.RELEASE_INVALID, idle.publish),
+    ]
+    for code, call in calls:
+        for wrong in (5, 0.5, b"hello", ["hello"]):
+            with pytest.raises(AgentloomError) as error:
+                call(wrong)
+            assert code_of(error) is code
+    assert idle.runs() == ()
 
 
 def test_events_are_gapless_and_end_with_the_terminal_one(loom: Agentloom) -> None:
