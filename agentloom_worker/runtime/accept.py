@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from agentloom_worker.canonical import canonical_bytes, parse
-from agentloom_worker.domain.commit import Event, Part, Put, RunAccept, RuntimeCommit
+from agentloom_worker.domain.commit import Event, Part, Put, RunAccept, RunFence, RunMove, RuntimeCommit
 from agentloom_worker.domain.context import EMPTY_MANIFEST, RoleContext
 from agentloom_worker.domain.dispatch import Successor
 from agentloom_worker.domain.run import (
@@ -45,9 +45,9 @@ from agentloom_worker.runtime.dispatch import outbox_row, wake_up
 from agentloom_worker.runtime.payload import make_payload
 from agentloom_worker.runtime.ports import US, Ports
 from agentloom_worker.runtime.request import bind_requests
-from agentloom_worker.runtime.result import hash_command, merge_fence
-from agentloom_worker.runtime.slice import load_owned_release, load_slice
-from agentloom_worker.runtime.stopping import stop_result
+from agentloom_worker.runtime.result import hash_command
+from agentloom_worker.runtime.slice import load_owned_release
+from agentloom_worker.runtime.stopping import stop_command, stop_end, stop_event, stop_successor
 
 KEY_BYTES_MAX = 200
 
@@ -100,6 +100,8 @@ def accept_question(
     """
     key = client_key(idempotency_key)
     _require_text(text, "a question")
+    if not text.strip():
+        raise RequestError(Code.INPUT_INVALID, "the question is blank: say what is asked")
     body = canonical_bytes(text)
     if len(body) > INPUT_BYTES_MAX:
         raise RequestError(
@@ -243,16 +245,15 @@ def stop_run(
         raise RequestError(Code.RUN_NOT_FOUND, f"there is no run {run_id}")
     if run.end_cause is not None or run.status.terminal:
         return _stands(run, applied=False)
-    slice_ = load_slice(ports, run_id)
     key = f"stop:{run_id}"
-    result = stop_result(slice_, key, cause, code, detail)
-    outbox = tuple(outbox_row(ports, successor) for successor in result.successors)
+    end = stop_end(cause, code, detail)
+    outbox = (outbox_row(ports, stop_successor(run_id)),)
     todo = RuntimeCommit(
         scope_id=run_id,
         key=key.encode(),
-        parts=(Part(key, result.command),),
-        fence=merge_fence(run_id, [result], run.input_head),
-        events=result.events,
+        parts=(Part(key, stop_command(key, cause, code)),),
+        fence=RunFence(run_id, RunMove.STOP, status=end.status, cause=cause, code=code, detail=detail),
+        events=(stop_event(cause),),
         delete_run_rows=True,
         outbox=outbox,
     )
