@@ -1,5 +1,6 @@
 """What every test may ask for: a database of its own, a Redis with a key prefix of its own."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import count
@@ -10,6 +11,8 @@ import sqlalchemy as sa
 from agentloom_worker.storage import schema
 from tests.servers import OWN, PostgresServer, RedisServer, open_postgres, open_redis
 
+# The property of a test's report that holds what it counted, by name; the summary shows the sums.
+COUNTED = "counted"
 SERVERS_USED = pytest.StashKey[list[str]]()
 
 _redis_spaces = count(1)
@@ -20,6 +23,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    counts: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if getattr(report, "when", None) == "teardown":
+                for name, value in report.user_properties:
+                    counts.update(value if name == COUNTED else {})
+    for name, sum_ in sorted(counts.items()):
+        terminalreporter.write_line(f"{name}: {sum_}")
     for server in config.stash[SERVERS_USED]:
         terminalreporter.write_line(f"server: {server}")
 

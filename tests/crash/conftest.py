@@ -1,18 +1,18 @@
 """The stage of the crash suite: one warm runner, its recordings, and the count that the summary shows."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from agentloom_worker.clock import SystemClock
+from tests.conftest import COUNTED
 from tests.crash.case import Broken, Case, Outcome, Setup
 from tests.crash.runner import CrashRunner
 from tests.servers import PostgresServer
 
 MEMORY = Path("/dev/shm")
-STAGE = pytest.StashKey["Stage"]()
 
 
 class Stage:
@@ -21,9 +21,7 @@ class Stage:
     def __init__(self, runner: CrashRunner) -> None:
         self._runner = runner
         self._recordings: dict[Case, Outcome] = {}
-        self.deaths: Counter[str] = Counter()
-        self.points: set[tuple[str, str]] = set()
-        self.seconds: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
 
     def record(self, setup: Setup, database: str | None = None) -> Outcome:
         """The undisturbed outcome with its tape, recorded once."""
@@ -38,33 +36,32 @@ class Stage:
         began_s = clock.monotonic_s()
         found = self._runner.run(case)
         store = "SQLite" if case.database is None else "PostgreSQL"
-        # Whole milliseconds, since a counter counts.
-        self.seconds[store] += round(1000 * (clock.monotonic_s() - began_s))
+        self.counts[f"{store}, ms"] += round(1000 * (clock.monotonic_s() - began_s))
         for strike in case.strikes:
-            self.deaths[f"{store}, {'raised' if strike.raises else 'killed'}"] += 1
-            self.points.add((strike.point, strike.detail))
+            self.counts[f"{store}, {'errors raised' if strike.raises else 'processes killed'}"] += 1
         if isinstance(found, Broken):
             raise AssertionError(f"{case.setup}, {', '.join(map(str, case.strikes))}: {found.reason}")
         return found
 
-    def summary(self) -> str:
-        """What ran."""
-        deaths = ", ".join(f"{store} {count}" for store, count in sorted(self.deaths.items()))
-        times = ", ".join(f"{store} {count / 1000:.1f} s" for store, count in sorted(self.seconds.items()))
-        return f"crash suite: {len(self.points)} pairs of point and step; {deaths}; {times}"
-
 
 @pytest.fixture(scope="session")
-def stage(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """The runner of this test run. What a killed process leaves needs no disk to last."""
     directory = tmp_path_factory.mktemp("crash")
     if MEMORY.is_dir():
         directory = MEMORY / f"agentloom-{directory.parent.name}-{id(directory):x}"
         directory.mkdir()
     with CrashRunner(directory) as runner:
-        pytestconfig.stash[STAGE] = Stage(runner)
-        yield pytestconfig.stash[STAGE]
+        yield Stage(runner)
     runner.clear()
+
+
+@pytest.fixture(autouse=True)
+def counted(stage: Stage, record_property: Callable[[str, object], None]) -> Iterator[None]:
+    """Note in each test's report what was done to processes; the summary adds it up."""
+    before = stage.counts.copy()
+    yield
+    record_property(COUNTED, {f"crash suite, {name}": count for name, count in (stage.counts - before).items()})
 
 
 @pytest.fixture(scope="session")
@@ -73,9 +70,3 @@ def postgres_stage(postgres_server: PostgresServer, postgres_template: str) -> I
     url = postgres_server.create_database("crash", template=postgres_template)
     yield url
     postgres_server.drop_database(url)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say how much the promises were put to the test."""
-    if STAGE in config.stash:
-        terminalreporter.write_line(config.stash[STAGE].summary())
