@@ -3,6 +3,8 @@
 
 PYTHON ?= python3
 ARGS ?=
+# Tests wait for disks, sockets and processes most of their time; a file's tests stay together.
+PARALLEL ?= -n 3 --dist loadfile
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -29,10 +31,10 @@ fleet: $(READY)
 	@$(BIN)/python -m bench.fleet_demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -m "not full and not soak" $(ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) -m "not full and not soak" $(ARGS)
 
 test-all: $(READY)
-	$(BIN)/python -m pytest -m "not soak" $(ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) -m "not soak" $(ARGS)
 
 soak: $(READY)
 	$(BIN)/python -m pytest -m soak $(ARGS)
