@@ -137,8 +137,8 @@ def test_the_lock_rule_tells_the_kinds_apart(text: str, expected: bool) -> None:
     [
         ("demo", "agentloom demo"),
         ("fleet", "python -m bench.fleet_demo"),
-        ("test", 'pytest -m "not full and not soak"'),
-        ("test-all", 'pytest -m "not soak"'),
+        ("test", 'pytest -n 3 --dist loadfile -m "not full and not soak"'),
+        ("test-all", 'pytest -n 3 --dist loadfile -m "not soak"'),
         ("soak", "pytest -m soak"),
         ("bench", "python -m bench"),
         ("check", "lint-imports"),
