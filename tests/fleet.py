@@ -170,7 +170,7 @@ def open_fleet(
     queue_prefix: str = "",
     settings_of: Mapping[str, str] = QUICK,
 ) -> Iterator[Fleet]:
-    """A fleet without processes yet; they are ended at the end of the block. `settings_of` names what is not default."""
+    """A fleet without processes yet; they are ended with the block. `settings_of` says what is not default."""
     variables = {
         **settings_of,
         "DATABASE": database,

@@ -1,4 +1,4 @@
-"""What the long cases found stands at the end of the output, and their servers are their own where they restart them."""
+"""What the long cases found stands at the end of the output; a server that is restarted is their own."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing

@@ -65,7 +65,7 @@ def test_D03_every_one_of_ten_thousand_short_runs_ends_although_a_worker_is_kill
             else:
                 threading.Event().wait(0.1)
         wait_for(lambda: ports.store.list_dispatches() == [], "no row is left", SIZES.patience_s)
-        found = {status: count for status, count in query(ports, "SELECT status, count(*) FROM run GROUP BY status")}
+        found = {row[0]: row[1] for row in query(ports, "SELECT status, count(*) FROM run GROUP BY status")}
         assert found == {"succeeded": SIZES.short_runs}
         assert redispatched > 0
         assert [worker.end() for worker in (*workers, spared)] == [0] * (SIZES.workers + 1)
