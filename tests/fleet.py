@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -161,10 +161,18 @@ class Fleet:
 
 
 @contextmanager
-def open_fleet(database: str, broker: str, folder: Path, *, key_prefix: str, queue_prefix: str = "") -> Iterator[Fleet]:
-    """A fleet without processes yet; they are ended at the end of the block."""
+def open_fleet(
+    database: str,
+    broker: str,
+    folder: Path,
+    *,
+    key_prefix: str,
+    queue_prefix: str = "",
+    settings_of: Mapping[str, str] = QUICK,
+) -> Iterator[Fleet]:
+    """A fleet without processes yet; they are ended with the block. `settings_of` says what is not default."""
     variables = {
-        **QUICK,
+        **settings_of,
         "DATABASE": database,
         "BROKER": broker,
         "KEY_PREFIX": key_prefix,

@@ -1,23 +1,16 @@
 """Real processes and a real server: stopped, killed, restarted. Times are short by setting; rows are what is read."""
 
-import json
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from agentloom_worker.domain.operation import AttemptState
 from agentloom_worker.domain.run import RunStatus
-from agentloom_worker.errors import PersistenceUnavailableError
 from agentloom_worker.ids import RunId
-from agentloom_worker.runtime.ports import Ports, Settings
+from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.storage.schema import migrate
 from tests.acceptance.harness import (
     FAST,
@@ -38,11 +31,10 @@ from tests.acceptance.harness import (
     run_of,
     wait_for,
 )
-from tests.acceptance.worker import DATABASE_VARIABLE, SETTINGS_VARIABLE
+from tests.acceptance.processes import ask_at_last, leave, over_at_last, poison_folder, worker_process
 from tests.factories import python_tool
 from tests.servers import PostgresServer
 
-ROOT = Path(__file__).resolve().parents[2]
 ONE_BY_ONE = replace(FAST, fusion=False, inline_hops=0)
 SOON = {"initial_ms": 50, "jitter": "none"}
 ECHO = {"echo": python_tool()}
@@ -51,44 +43,13 @@ CALL = {"when": {"assistant_turns": 0, "user_text_contains": "call"}, "answer": 
 ]}}  # fmt: skip
 
 
-@contextmanager
-def _process(url: str, settings: Settings, path: Path | None = None) -> Iterator[subprocess.Popen[str]]:
-    """A worker process that has begun; what stands in `path` is imported before anything else."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(str(folder) for folder in (path, ROOT) if folder),
-        DATABASE_VARIABLE: url,
-        SETTINGS_VARIABLE: json.dumps(asdict(settings)),
-    }
-    command = [sys.executable, "-m", "tests.acceptance.worker"]
-    with subprocess.Popen(
-        command, env=environment, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            if path is None:
-                assert process.stdout.readline() == "ready\n"
-            yield process
-        finally:
-            if process.poll() is None:
-                process.kill()
-
-
-def _leave(process: subprocess.Popen[str]) -> dict[str, int]:
-    """Let a worker drain and end; what it counted."""
-    said, _ = process.communicate(timeout=60)
-    assert process.returncode == 0
-    counters: dict[str, int] = json.loads(said.splitlines()[-1])
-    return counters
-
-
 @pytest.mark.parametrize("meanwhile", ["the stream stays open", "the answer arrives"])
 def test_D02_a_worker_that_was_stopped_for_longer_than_its_claim_is_fenced_and_nothing_of_it_is_seen(
     clean_postgres: str, meanwhile: str
 ) -> None:
     held = {"first": 1, "answer": {"text": "stale", "chunk_chars": 1, "hold": {"gate": "go", "after_chunks": 2}}}
     with dev_model(held, {"answer": {"text": "fresh"}}) as model, platform(clean_postgres) as ports:
-        with _process(clean_postgres, FAST) as stopped:
+        with worker_process(clean_postgres, FAST) as stopped:
             run_id = ask(ports, http_release(model, models={"main": {"retry": SOON}}))
             wait_for(lambda: bool(attempts(ports, run_id)) and _has_first_output(ports, run_id), "the stream is open")
             os.kill(stopped.pid, signal.SIGSTOP)
@@ -104,7 +65,7 @@ def test_D02_a_worker_that_was_stopped_for_longer_than_its_claim_is_fenced_and_n
                 if meanwhile == "the stream stays open":
                     assert model.wait_until(lambda requests: requests[0].client_gone, 30), "its stream was not closed"
                 wait_for(lambda: attempts(ports, run_id)[0].late is not None, "its late fact is kept on its attempt")
-                counters = _leave(stopped)
+                counters = leave(stopped)
                 assert counters.get("superseded", 0) + counters.get("claims_superseded", 0) >= 1
                 late = attempts(ports, run_id)
                 assert [replace(attempt, late=None) for attempt in late] == [first, second]
@@ -121,16 +82,7 @@ def _has_first_output(ports: Ports, run_id: RunId) -> bool:
 def test_D05_a_step_that_kills_its_process_is_parked_after_three_claims_and_other_runs_go_on(
     database_url: str, tmp_path: Path
 ) -> None:
-    poison = tmp_path / "poison"
-    poison.mkdir()
-    (poison / "sitecustomize.py").write_text(
-        "import os, signal\n"
-        "from agentloom_worker import faults\n"
-        "def trigger(point, step):\n"
-        "    if (point, step) == ('step.loaded', 'deliver_batch'):\n"
-        "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "faults.install(trigger)\n"
-    )
+    poison = poison_folder(tmp_path, "deliver_batch")
     with dev_model(CALL, {"answer": {"text": "done"}}) as model, platform(database_url) as ports:
         document = http_release(model, ECHO)
         others = [ask(ports, document, "plain") for _ in range(2)]
@@ -138,7 +90,7 @@ def test_D05_a_step_that_kills_its_process_is_parked_after_three_claims_and_othe
         deaths = 0
         while not ports.store.list_dispatches(parked_only=True):
             assert deaths < 3, "the step killed more worker processes than it may"
-            with _process(database_url, ONE_BY_ONE, poison) as worker:
+            with worker_process(database_url, ONE_BY_ONE, poison) as worker:
                 others.append(ask(ports, document, "plain"))
                 wait_for(
                     lambda process=worker: (
@@ -149,7 +101,7 @@ def test_D05_a_step_that_kills_its_process_is_parked_after_three_claims_and_othe
                 )
                 if worker.poll() is None:
                     wait_for(over(ports, *others), "the other runs are over")
-                    _leave(worker)
+                    leave(worker)
                 else:
                     assert worker.returncode == -signal.SIGKILL
                     deaths += 1
@@ -203,11 +155,11 @@ def test_D11_no_run_is_left_behind_when_the_database_restarts_again_and_again(
         document = http_release(model, ECHO, models={"main": {"retry": retry}}, retry={"tools": retry})
         run_ids: list[RunId] = []
         for _ in range(restarts):
-            run_ids += [_ask_at_last(ports, document) for _ in range(more)]
+            run_ids += [ask_at_last(ports, document) for _ in range(more)]
             reached = len(model.requests) + more
             assert model.wait_until(lambda requests, count=reached: len(requests) >= count, 60)  # type: ignore[misc]
             own_postgres_server.restart_immediate()
-        wait_for(lambda: _over_at_last(ports, run_ids), "every run is over", timeout_s=120)
+        wait_for(lambda: over_at_last(ports, run_ids), "every run is over", timeout_s=120)
         for run_id in run_ids:
             run = run_of(ports, run_id)
             assert (run.status, answer(ports, run_id)) == (RunStatus.SUCCEEDED, "done")
@@ -217,20 +169,3 @@ def test_D11_no_run_is_left_behind_when_the_database_restarts_again_and_again(
             for request in frozen_requests(ports, run_id):
                 assert_paired(request)
         wait_for(lambda: ports.store.list_dispatches() == [], "no row is left", timeout_s=60)
-
-
-def _ask_at_last(ports: Ports, document: dict[str, Any]) -> RunId:
-    """As a client does: a store that is down for the moment is asked again."""
-    for _ in range(20):
-        try:
-            return ask(ports, document)
-        except PersistenceUnavailableError:
-            continue
-    raise AssertionError("the store does not come back")
-
-
-def _over_at_last(ports: Ports, run_ids: list[RunId]) -> bool:
-    try:
-        return over(ports, *run_ids)()
-    except PersistenceUnavailableError:
-        return False
