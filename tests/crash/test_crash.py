@@ -199,8 +199,8 @@ def test_a_second_kill_during_recovery_keeps_the_promise(stage: Stage, setup: Se
 
 @pytest.mark.full
 @pytest.mark.parametrize("setup", FUSIONS, ids=str)
-def test_a_second_kill_anywhere_in_the_recovery_keeps_the_promise(stage: Stage, setup: Setup) -> None:
-    kill_twice(stage, setup, one_of_each, one_of_each)
+def test_a_second_kill_after_each_point_of_each_step_keeps_the_promise(stage: Stage, setup: Setup) -> None:
+    kill_twice(stage, setup, one_of_each, some(4))
 
 
 @pytest.mark.parametrize("step", ["deliver_batch", "attempt_model", "finalize_run"])
