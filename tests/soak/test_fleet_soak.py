@@ -68,6 +68,8 @@ def test_D03_every_one_of_ten_thousand_short_runs_ends_although_a_worker_is_kill
         found = {row[0]: row[1] for row in query(ports, "SELECT status, count(*) FROM run GROUP BY status")}
         assert found == {"succeeded": SIZES.short_runs}
         assert redispatched > 0
+        for worker in workers:
+            worker.wait_for_line("process_started")
         assert [worker.end() for worker in (*workers, spared)] == [0] * (SIZES.workers + 1)
         assert run_audit(ports) == ()
     result(runs=SIZES.short_runs, killed=killed, redispatched=redispatched, calls=len(model.requests))
