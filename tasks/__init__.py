@@ -6,7 +6,7 @@ One thin task a step and one a command; the lifecycle of the process beside them
 from config import app
 from tasks import commands, lifecycle, steps
 
-lifecycle.connect()
+lifecycle.connect(app)
 steps.register(app)
 commands.register(app)
 

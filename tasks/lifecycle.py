@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from billiard.process import current_process
-from celery import signals
+from celery import Celery, bootsteps, signals
 
 from agentloom_worker import telemetry
 from agentloom_worker.bootstrap import make_fleet_ports
@@ -41,6 +41,7 @@ class _Life:
         self.process: FleetProcess | None = None
         self.close_metrics: Callable[[], None] = lambda: None
         self.drain_reader, self.drain_writer = -1, -1
+        self.told_early = False
 
 
 _life = _Life()
@@ -52,8 +53,9 @@ def process() -> FleetProcess:
     return _life.process
 
 
-def connect() -> None:
+def connect(app: Celery) -> None:
     """Listen to the signals of a worker."""
+    app.steps["worker"].add(_HearEarlySignal)
     signals.celeryd_after_setup.connect(_choose_queues, weak=False)
     signals.worker_init.connect(_init, weak=False)
     signals.worker_process_init.connect(_init_child, weak=False)
@@ -62,6 +64,18 @@ def connect() -> None:
     signals.worker_process_shutdown.connect(_leave_child, weak=False)
     signals.task_unknown.connect(_unknown, weak=False)
     signals.task_rejected.connect(_rejected, weak=False)
+
+
+class _HearEarlySignal(bootsteps.StartStopStep):  # type: ignore[misc]
+    """The first moment at which Celery listens to SIGTERM: says again what came before it."""
+
+    def start(self, _worker: object) -> None:
+        if _life.told_early:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _note_early_signal(_number: int, _frame: object) -> None:
+    _life.told_early = True
 
 
 def _served(worker: object) -> tuple[str, ...]:
@@ -84,6 +98,8 @@ def _init(sender: object, **_kwargs: object) -> None:
     pool = str(getattr(sender.pool_cls, "__module__", sender.pool_cls))  # type: ignore[attr-defined]
     _life.is_master = "prefork" in pool or "processes" in pool
     _life.drain_reader, _life.drain_writer = os.pipe()
+    # Steps may run before Celery listens: without this a SIGTERM until then would leave their claims to the TTL.
+    signal.signal(signal.SIGTERM, _note_early_signal)
     _life.queues = _served(sender)
     if Queue.SOLITARY.value in _life.queues and len(_life.queues) > 1:
         _life.queues = tuple(queue for queue in _life.queues if queue != Queue.SOLITARY.value)

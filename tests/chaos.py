@@ -108,6 +108,7 @@ class Chaos:
         wait_for(lambda: ports.store.list_dispatches() == [], "no row is left", timeout_s)
         self._assert_effects(ports)
         for process in (*self.workers, self.solitary):
+            process.wait_for_line("process_started")
             assert process.end() == 0, process.tail()
         assert run_audit(ports) == ()
 

@@ -82,30 +82,50 @@ REQUIREMENTS = {
             "acceptance/test_recovery.py::test_L23_a_delivery_whose_successor_nobody_was_told_of_goes_on_and_adds_no_message",
         ),
     ),
+    "D01": Requirement(
+        "CASES",
+        "all, in the soak",
+        (
+            "soak/test_claims.py::test_D01_a_stream_of_ten_minutes_is_one_call_one_claim_and_one_outcome_however_often_it_is_redelivered",
+        ),
+    ),
     "D02": Requirement(
         "CASES",
-        "all; scaled by a short claim",
+        "all; scaled by a short claim, full size in the soak",
         (
             "acceptance/test_processes.py::test_D02_a_worker_that_was_stopped_for_longer_than_its_claim_is_fenced_and_nothing_of_it_is_seen",
             "integration/test_races_commits.py::test_D02_a_call_whose_holder_paused_stays_unknown_for_the_model",
             "integration/test_races_commits.py::test_D02_a_model_attempt_whose_holder_paused_is_fenced_and_its_fact_kept_once",
+            "soak/test_claims.py::test_D02_a_worker_that_stood_still_for_two_lives_of_its_claim_is_fenced_and_nothing_of_it_is_seen",
+        ),
+    ),
+    "D03": Requirement(
+        "CASES",
+        "all; full size in the soak",
+        (
+            "integration/test_chaos.py::test_D03_D04_D08_D11_D21_every_run_succeeds_whatever_is_killed_flushed_stopped_restarted_or_drained",
+            "soak/test_fleet_soak.py::test_D03_D04_D08_D11_D21_a_minute_of_everything_at_once_loses_nothing",
+            "soak/test_fleet_soak.py::test_D03_every_one_of_ten_thousand_short_runs_ends_although_a_worker_is_killed_every_two_seconds",
         ),
     ),
     "D04": Requirement(
         "CASES",
-        "what the leases in Redis do",
+        "all; the time until full parallelism is not asserted",
         (
+            "integration/test_chaos.py::test_D03_D04_D08_D11_D21_every_run_succeeds_whatever_is_killed_flushed_stopped_restarted_or_drained",
             "integration/test_redis_away.py::test_D04_killed_redis_is_treated_as_one_that_was_stopped",
             "integration/test_redis_away.py::test_D04_stopped_redis_is_no_error_and_is_used_again_when_it_is_back",
             "integration/test_redis_away.py::test_D04_subscription_survives_a_restart_and_finds_what_was_pushed_before_it_was_back",
+            "soak/test_fleet_soak.py::test_D03_D04_D08_D11_D21_a_minute_of_everything_at_once_loses_nothing",
         ),
     ),
     "D05": Requirement(
         "CASES",
-        "all; scaled by a short claim",
+        "all; scaled by a short claim, full size in the soak",
         (
             "acceptance/test_processes.py::test_D05_a_parent_that_leaves_costs_the_step_alone_in_its_child_no_life",
             "acceptance/test_processes.py::test_D05_a_step_that_kills_its_process_is_parked_after_three_claims_and_other_runs_go_on",
+            "soak/test_claims.py::test_D05_a_step_that_kills_whoever_takes_it_is_parked_after_three_claims_and_all_other_runs_end",
         ),
     ),
     "D06": Requirement(
@@ -120,7 +140,12 @@ REQUIREMENTS = {
     "D08": Requirement(
         "CASES",
         "all; scaled",
-        ("integration/test_fleet.py::test_D08_a_drained_worker_leaves_in_time_and_others_go_on_with_its_streams",),
+        (
+            "integration/test_chaos.py::test_D03_D04_D08_D11_D21_every_run_succeeds_whatever_is_killed_flushed_stopped_restarted_or_drained",
+            "integration/test_fleet.py::test_D08_a_drained_worker_leaves_in_time_and_others_go_on_with_its_streams",
+            "integration/test_fleet.py::test_D08_a_worker_that_is_ended_as_soon_as_it_has_begun_says_farewell_like_any_other",
+            "soak/test_fleet_soak.py::test_D03_D04_D08_D11_D21_a_minute_of_everything_at_once_loses_nothing",
+        ),
     ),
     "D09": Requirement(
         "CASES",
@@ -141,8 +166,13 @@ REQUIREMENTS = {
     ),
     "D11": Requirement(
         "CASES",
-        "all; scaled to a few restarts under load",
-        ("acceptance/test_processes.py::test_D11_no_run_is_left_behind_when_the_database_restarts_again_and_again",),
+        "all; scaled to a few restarts under load, full size in the soak",
+        (
+            "acceptance/test_processes.py::test_D11_no_run_is_left_behind_when_the_database_restarts_again_and_again",
+            "integration/test_chaos.py::test_D03_D04_D08_D11_D21_every_run_succeeds_whatever_is_killed_flushed_stopped_restarted_or_drained",
+            "soak/test_fleet_soak.py::test_D03_D04_D08_D11_D21_a_minute_of_everything_at_once_loses_nothing",
+            "soak/test_fleet_soak.py::test_D11_no_run_is_left_behind_when_the_database_restarts_every_few_seconds_for_minutes",
+        ),
     ),
     "D12": Requirement(
         "CASES",
@@ -226,8 +256,12 @@ REQUIREMENTS = {
     ),
     "D21": Requirement(
         "CASES",
-        "what the leases in Redis do",
-        ("integration/test_redis_away.py::test_D21_flushed_redis_knows_nothing_and_serves_on",),
+        "all",
+        (
+            "integration/test_chaos.py::test_D03_D04_D08_D11_D21_every_run_succeeds_whatever_is_killed_flushed_stopped_restarted_or_drained",
+            "integration/test_redis_away.py::test_D21_flushed_redis_knows_nothing_and_serves_on",
+            "soak/test_fleet_soak.py::test_D03_D04_D08_D11_D21_a_minute_of_everything_at_once_loses_nothing",
+        ),
     ),
     "D22": Requirement(
         "CASES",

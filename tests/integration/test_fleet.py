@@ -200,6 +200,16 @@ def test_D08_a_drained_worker_leaves_in_time_and_others_go_on_with_its_streams(f
     assert staying.end() == 0
 
 
+def test_D08_a_worker_that_is_ended_as_soon_as_it_has_begun_says_farewell_like_any_other(fleet: Fleet) -> None:
+    # It serves before Celery listens to signals: the moment between is met with some luck only, hence three.
+    for _ in range(3):
+        worker = fleet.worker(ready="")
+        wait_for(lambda: bool(fleet.ports.store.list_workers()), "it has said that it is there")
+        assert worker.end(signal.SIGTERM) == 0, worker.tail()
+        assert worker.lines("process_left")
+        assert fleet.ports.store.list_workers() == []
+
+
 def test_prefork_children_serve_and_drain_and_a_solitary_worker_takes_what_others_must_not(
     fleet: Fleet, model: DevModel
 ) -> None:

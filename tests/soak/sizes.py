@@ -32,7 +32,7 @@ class Sizes:
     # D02
     stopped_ttls: float = 2.0
     # D03
-    short_runs: int = _count(10_000, 100)
+    short_runs: int = _count(10_000, 200)
     workers: int = 4
     kill_every_s: float = _seconds(2.0, 2.0)
     # D05

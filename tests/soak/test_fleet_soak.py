@@ -32,7 +32,7 @@ def test_D03_every_one_of_ten_thousand_short_runs_ends_although_a_worker_is_kill
     clean_postgres: str, redis_server: RedisServer, redis_prefix: str, tmp_path: Path, result: Callable[..., None]
 ) -> None:
     with (
-        dev_model({"answer": {"text": "done"}}, delay={"first_chunk_ms": 20}) as model,
+        dev_model({"answer": {"text": "done"}}, delay={"first_chunk_ms": 300}) as model,
         open_fleet(
             clean_postgres, redis_server.url, tmp_path, key_prefix=redis_prefix, settings_of=SIZES.variables
         ) as fleet,
@@ -40,6 +40,8 @@ def test_D03_every_one_of_ten_thousand_short_runs_ends_although_a_worker_is_kill
         ports, asker = fleet.ports, _Asker(fleet.ports, http_release(model, models={"main": {"retry": AGAIN}}))
         workers = [fleet.worker(ready="") for _ in range(SIZES.workers)]
         spared = fleet.worker("solitary", pool="prefork", slots=1)
+        for worker in workers:
+            worker.wait_for_line("process_started")
         # This process sweeps as a beat does, and since nobody kills it, its count of re-dispatched rows is whole.
         sweeper, redispatched, killed, turn = Sweeper(ports), 0, 0, cycle(range(SIZES.workers))
         clock, tick_s = ports.clock, limits.SWEEP_TICK_S
@@ -59,7 +61,8 @@ def test_D03_every_one_of_ten_thousand_short_runs_ends_although_a_worker_is_kill
                 workers[place].kill_session()
                 workers[place] = fleet.worker(ready="")
                 killed += 1
-            if left and _unfinished(ports) < 400:
+            # Twice what the slots hold: there is always a claim to be lost, and asking lasts as long as killing.
+            if left and _unfinished(ports) < 16 * SIZES.workers:
                 asker.ask(min(20, left))
                 left -= min(20, left)
             else:
@@ -68,6 +71,8 @@ def test_D03_every_one_of_ten_thousand_short_runs_ends_although_a_worker_is_kill
         found = {row[0]: row[1] for row in query(ports, "SELECT status, count(*) FROM run GROUP BY status")}
         assert found == {"succeeded": SIZES.short_runs}
         assert redispatched > 0
+        for worker in workers:
+            worker.wait_for_line("process_started")
         assert [worker.end() for worker in (*workers, spared)] == [0] * (SIZES.workers + 1)
         assert run_audit(ports) == ()
     result(runs=SIZES.short_runs, killed=killed, redispatched=redispatched, calls=len(model.requests))
