@@ -178,7 +178,7 @@ def test_S05_keep_alives_alone_deliver_nothing_and_do_not_hold_off_the_limit_of_
 ) -> None:
     slow = {"text": SECRET, "keep_alive": {"count": 10_000, "interval_ms": 20}}
     turns = {"first": 1, "answer": slow}, {"answer": {"text": "quick"}}
-    binding = {"models": {"main": {"first_output_timeout_ms": 400, "idle_timeout_ms": 10_000, "retry": SOON}}}
+    binding = {"models": {"main": {"first_output_timeout_ms": 2_000, "idle_timeout_ms": 30_000, "retry": SOON}}}
     with dev_model(*turns) as model, dispatching(database_url) as dispatcher:
         ports = dispatcher.ports
         run_id = ask(ports, http_release(model, **binding))
