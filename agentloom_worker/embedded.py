@@ -33,16 +33,20 @@ COLLECT_EVERY_S = 3600.0
 
 
 class WakeUps:
-    """Rows that somebody in this process should look at; each stands in the queue once."""
+    """Rows that somebody in this process should look at; each stands in the queue once.
 
-    def __init__(self) -> None:
+    A wake-up for a queue that this process does not serve is left to whoever does (RULINGS T13).
+    """
+
+    def __init__(self, queues: tuple[str, ...] = Settings().queues) -> None:
+        self._queues = queues
         self._queue: queue.SimpleQueue[DispatchId | None] = queue.SimpleQueue()
         self._waiting: set[DispatchId] = set()
         self._lock = threading.Lock()
 
     def publish(self, due: list[WakeUp]) -> None:
         """Wake somebody up; never blocks."""
-        self.put([row.dispatch_id for row in due])
+        self.put([row.dispatch_id for row in due if row.queue in self._queues])
 
     def put(self, due: list[DispatchId]) -> None:
         """Queue rows that are not queued yet."""
@@ -239,7 +243,8 @@ def make_dispatcher(
     on_event: Callable[[RunId], None] | None = None,
 ) -> Dispatcher:
     """A dispatcher of this process on a database; not started yet."""
-    wake_ups = WakeUps()
+    settings = settings or Settings()
+    wake_ups = WakeUps(settings.queues)
     ports = make_ports(
         database_url,
         settings=settings,
