@@ -31,7 +31,7 @@ def judge(target: Target, measured: float | None) -> dict[str, object]:
     else:
         # Two decimals are what the figures are good for.
         short = round(target.bound - measured if target.at_least else measured - target.bound, 2)
-        verdict = "met" if short <= 0 else f"missed by {100 * short / target.bound:.0f} %"
+        verdict = "met" if short <= 0 else f"missed by {100 * short / target.bound:.1f} %"
     sign = "≥" if target.at_least else "≤"
     return {"target": f"{target.name}: {sign} {target.bound:g} {target.unit}", "measured": measured, "verdict": verdict}
 
