@@ -211,7 +211,13 @@ class Dispatcher:
         try:
             command = [sys.executable, "-m", "agentloom_worker.solitary", str(dispatch_id)]
             settings = json.dumps(asdict(self.ports.settings))
-            given = {"AGENTLOOM_DATABASE": self.ports.store.url, "AGENTLOOM_SETTINGS": settings}
+            # The release's tools stand where this process found them, which need not be the working directory.
+            found = os.pathsep.join(dict.fromkeys(os.path.abspath(place) for place in sys.path))
+            given = {
+                "AGENTLOOM_DATABASE": self.ports.store.url,
+                "AGENTLOOM_SETTINGS": settings,
+                "PYTHONPATH": found,
+            }
             environment = {**os.environ, **given}
             with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL) as child:
                 while child.poll() is None:

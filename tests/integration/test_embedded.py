@@ -9,13 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
+import pytest
 import yaml
 
-from agentloom_worker import Agentloom
+from agentloom_worker import Agentloom, embedded
 from agentloom_worker.audit import run_audit
-from agentloom_worker.client import RunStatus
+from agentloom_worker.client import RunStatus, database_url
 from agentloom_worker.devmodel import DevModel, parse_script
+from agentloom_worker.ids import DispatchId
 from tests.factories import python_tool, release_document
 from tests.programs import QUICK
 
@@ -133,6 +136,25 @@ def test_a_file_may_be_named_instead_of_a_folder(tmp_path: Path) -> None:
     with Agentloom.embedded(file, settings=QUICK, threads=1):
         pass
     assert file.is_file()
+
+
+def test_the_solitary_child_finds_the_tools_that_its_parent_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program's own folder is on its path, and need not be the working directory."""
+    (tmp_path / "only_here.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    begin, children = subprocess.Popen, []
+
+    def instead(_command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        children.append(begin([sys.executable, "-c", "import only_here"], cwd=ROOT.anchor, **options))
+        return children[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", instead)
+    dispatcher = embedded.make_dispatcher(database_url(tmp_path), settings=QUICK)
+    assert dispatcher._solitary.acquire(blocking=False)
+    dispatcher._run_solitary(DispatchId(UUID(int=1)))
+    assert [child.returncode for child in children] == [0]
 
 
 def test_embedded_can_be_opened_again_and_again(tmp_path: Path) -> None:
