@@ -38,6 +38,14 @@ def parse_short_id(text: str) -> UUID:
     return UUID(bytes=base64.urlsafe_b64decode(text + "=="))
 
 
+def derived_id(digest: bytes) -> UUID:
+    """A UUIDv8 of the first 16 bytes of a SHA-256: an identity that follows from content (RFC 9562, 5.8)."""
+    value = bytearray(digest[:16])
+    value[6] = (value[6] & 0x0F) | 0x80
+    value[8] = (value[8] & 0x3F) | 0x80
+    return UUID(bytes=bytes(value))
+
+
 class Ids(Protocol):
     """Makes identities. Safe for use by many threads."""
 

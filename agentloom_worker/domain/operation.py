@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from uuid import UUID
 
 from agentloom_worker.canonical import sha256
 from agentloom_worker.domain.model import Executed, FirstOutput
-from agentloom_worker.ids import BatchId, BlobId, CallId, NodeId, OperationId, RunId
+from agentloom_worker.ids import BatchId, BlobId, CallId, NodeId, OperationId, RunId, derived_id
 
 
 class OperationKind(StrEnum):
@@ -110,7 +109,4 @@ def call_id_of(operation_id: OperationId, ordinal: int) -> CallId:
     Derived (a UUIDv8 of the operation and the ordinal), so that saving raw and accepting it, in one commit
     or in two, name the call alike (RULINGS A24).
     """
-    digest = bytearray(sha256(operation_id.bytes + ordinal.to_bytes(4, "big"))[:16])
-    digest[6] = (digest[6] & 0x0F) | 0x80
-    digest[8] = (digest[8] & 0x3F) | 0x80
-    return CallId(UUID(bytes=bytes(digest)))
+    return CallId(derived_id(sha256(operation_id.bytes + ordinal.to_bytes(4, "big"))))
