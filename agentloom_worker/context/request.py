@@ -4,14 +4,11 @@ import hashlib
 from typing import Protocol
 
 from agentloom_worker.context.view import View
+from agentloom_worker.domain.budget import UTF8_MESSAGE_TOKENS, utf8_envelope_tokens
 from agentloom_worker.domain.model import RequestParameters, ToolSchema
 
 ROUNDS = "rounds@1"
 UTF8_ENVELOPE = "utf8-envelope-v1"
-
-_REQUEST_TOKENS = 256
-_MESSAGE_TOKENS = 32
-_TOOL_TOKENS = 64
 
 
 class Encoder(Protocol):
@@ -41,7 +38,7 @@ def estimate_tokens(encoder: Encoder, parameters: RequestParameters, tools: byte
     The only true upper bound of a byte-level tokenizer; exact in bytes, since a body is a join of fragments.
     """
     body = encoder.envelope_bytes(parameters, tools) + view.size_bytes + max(0, view.length - 1)
-    return body + _REQUEST_TOKENS + _MESSAGE_TOKENS * view.length + _TOOL_TOKENS * tool_count
+    return utf8_envelope_tokens(body, view.length, tool_count)
 
 
 def estimate_fixed_tokens(
@@ -49,12 +46,12 @@ def estimate_fixed_tokens(
 ) -> int:
     """The part of the estimate that nothing can shrink: envelope, tools, prompt and protected inputs."""
     body = encoder.envelope_bytes(parameters, tools) + view.protected_bytes + max(0, view.protected_length - 1)
-    return body + _REQUEST_TOKENS + _MESSAGE_TOKENS * view.protected_length + _TOOL_TOKENS * tool_count
+    return utf8_envelope_tokens(body, view.protected_length, tool_count)
 
 
 def fragment_tokens(fragment: bytes) -> int:
     """What one more message adds to the estimate."""
-    return len(fragment) + 1 + _MESSAGE_TOKENS
+    return len(fragment) + 1 + UTF8_MESSAGE_TOKENS
 
 
 def hash_request(encoder: Encoder, parameters: RequestParameters, tools: bytes, view: View) -> bytes:
