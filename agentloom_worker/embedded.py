@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import queue
-import socket
 import subprocess
 import sys
 import threading
@@ -25,7 +24,6 @@ from agentloom_worker.runtime.dispatch import Sweeper
 from agentloom_worker.runtime.lease import Keeper
 from agentloom_worker.runtime.ports import Ports, Settings
 from agentloom_worker.runtime.step import StepRunner
-from agentloom_worker.version import __version__
 
 IDLE_POLL_S = 0.05
 SEEN_EVERY_S = 5.0
@@ -130,7 +128,7 @@ class Dispatcher:
     def start(self) -> None:
         """Refuse a database that is not ready (CASES D16), then begin."""
         self.ports.store.check_schema()
-        self._say_seen()
+        self.keeper.say_seen(self.process_id, self.threads)
         self.keeper.start()
         for number in range(self.threads):
             slot = threading.Thread(target=self._serve, name=f"agentloom-slot-{number}", daemon=True)
@@ -186,7 +184,7 @@ class Dispatcher:
                     self._sweeper.sweep()
                 if now_s >= seen_at:
                     seen_at = now_s + SEEN_EVERY_S
-                    self._say_seen()
+                    self.keeper.say_seen(self.process_id, self.threads)
                 if now_s >= collect_at:
                     collect_at = now_s + COLLECT_EVERY_S
                     collect_blobs(self.ports)
@@ -227,17 +225,6 @@ class Dispatcher:
             telemetry.log(logging.INFO, "solitary_ended", dispatch_id=dispatch_id, exit_code=child.returncode)
         finally:
             self._solitary.release()
-
-    def _say_seen(self) -> None:
-        self.ports.store.worker_seen(
-            self.process_id,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            queues=",".join(self.ports.settings.queues),
-            slots=self.threads,
-            version=__version__,
-            draining=self.keeper.draining,
-        )
 
 
 def make_dispatcher(

@@ -5,8 +5,6 @@ is busy, is found in the table by whoever has a free slot. `embedded.py` is the 
 """
 
 import logging
-import os
-import socket
 import threading
 from collections import defaultdict
 from collections.abc import Callable
@@ -21,7 +19,6 @@ from agentloom_worker.ids import DispatchId, ProcessId
 from agentloom_worker.runtime.lease import Keeper
 from agentloom_worker.runtime.ports import US
 from agentloom_worker.runtime.step import StepRunner
-from agentloom_worker.version import __version__
 
 _UPKEEP_LOOK_S = 0.2
 
@@ -56,7 +53,7 @@ class FleetProcess:
     def start(self) -> None:
         """Refuse a database that is not ready (CASES D16), then begin. Raises AgentloomError."""
         self.ports.store.check_schema()
-        self._say_seen()
+        self.keeper.say_seen(self.process_id, self.slots)
         self.keeper.start()
         for name, work in (("poller", self._poll), ("upkeep", self._keep_up)):
             thread = threading.Thread(target=work, name=f"agentloom-{name}", daemon=True)
@@ -171,7 +168,7 @@ class FleetProcess:
             try:
                 if clock.monotonic_s() >= seen_at:
                     seen_at = clock.monotonic_s() + limits.WORKER_SEEN_EVERY_S
-                    self._say_seen()
+                    self.keeper.say_seen(self.process_id, self.slots)
                     self._count_fleet()
                     self._look_for_lost_slots()
                 self._upkeep.do_due(self._processes)
@@ -203,14 +200,3 @@ class FleetProcess:
             self._worn = True
             telemetry.log(logging.ERROR, "worn_out", lost=lost, slots=self.slots)
             self._worn_out()
-
-    def _say_seen(self) -> None:
-        self.ports.store.worker_seen(
-            self.process_id,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            queues=",".join(self.ports.settings.queues),
-            slots=self.slots,
-            version=__version__,
-            draining=self.draining,
-        )

@@ -5,6 +5,8 @@ unknown until a plain read says otherwise.
 """
 
 import logging
+import os
+import socket
 import threading
 from dataclasses import dataclass
 
@@ -13,11 +15,12 @@ from agentloom_worker.cancellation import CancelReason
 from agentloom_worker.domain.dispatch import Claim
 from agentloom_worker.domain.run import EndCause, RunStatus
 from agentloom_worker.errors import AgentloomError
-from agentloom_worker.ids import ClaimToken, DispatchId, RunId
+from agentloom_worker.ids import ClaimToken, DispatchId, ProcessId, RunId
 from agentloom_worker.leases.fast_path import Subscription
 from agentloom_worker.limits import DEADLINE_GRACE_S, RUN_LEASE_TTL_S
 from agentloom_worker.runtime.live import Live
 from agentloom_worker.runtime.ports import US, Ports
+from agentloom_worker.version import __version__
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,18 @@ class Keeper:
                 self._ports.fast.drop_claim(row.dispatch_id, token)
                 with self._lock:
                     self._left.pop(token, None)
+
+    def say_seen(self, process_id: ProcessId, slots: int) -> None:
+        """Say that this process is there, what it serves and whether it drains (RULINGS U18)."""
+        self._ports.store.worker_seen(
+            process_id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            queues=",".join(self._ports.settings.queues),
+            slots=slots,
+            version=__version__,
+            draining=self.draining,
+        )
 
     def drain(self) -> None:
         """Tell every step to end its effect; the keeper itself goes on until they have returned."""
