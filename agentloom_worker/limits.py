@@ -49,7 +49,6 @@ PUBLISH_PAUSE_S = 1.0  # after a failed publish nothing is published for so long
 PUBLISH_PAUSE_MAX_S = 8.0
 PUBLISH_CONNECTIONS_IDLE = 8
 WAKE_UP_BYTES_MAX = 1024
-COMMAND_BYTES_MAX = 32 * 1024 * 1024  # a question of INPUT_BYTES_MAX, escaped
 SLOTS_UNKNOWN = 16  # of a queue that no live process serves
 BACKLOG_PER_SLOT = 2
 WORKER_SEEN_EVERY_S = 5.0

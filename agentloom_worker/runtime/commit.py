@@ -50,11 +50,6 @@ def commit(ports: Ports, todo: RuntimeCommit, process_id: ProcessId | None = Non
         return _current(ports, todo)
 
 
-def commit_held(ports: Ports, todo: RuntimeCommit) -> CommitReceipt | None:
-    """A commit that holds its claim: the first output (RULINGS T4, R2)."""
-    return commit(ports, todo)
-
-
 def save_late(ports: Ports, attempt: Attempt, fact: bytes) -> None:
     """`late:<attempt>`: what a voided claim brought back; once, fenced by nothing, advancing nothing (R3)."""
     saved = ports.store.save_late(attempt, fact)

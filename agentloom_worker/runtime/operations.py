@@ -35,7 +35,7 @@ from agentloom_worker.domain.session import DeliveryState
 from agentloom_worker.errors import Code, InvariantError, RunError, SupersededError
 from agentloom_worker.frozen import replace
 from agentloom_worker.llm.adapter import AttemptContext, ModelCall
-from agentloom_worker.runtime.commit import commit_held
+from agentloom_worker.runtime.commit import commit
 from agentloom_worker.runtime.live import Live
 from agentloom_worker.runtime.outcome import Answered, MaybeSent, ModelEnded, Outcome, ToolEnded
 from agentloom_worker.runtime.ports import Ports
@@ -150,7 +150,7 @@ class _FirstOutputReceiver:
             puts.append(Put(before, after))
             inputs[position] = replace(pending, delivery=after)
         key = f"first-output:{name}"
-        commit_held(
+        commit(
             self._ports,
             RuntimeCommit(
                 scope_id=slice_.run.run_id,

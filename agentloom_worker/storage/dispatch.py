@@ -261,11 +261,11 @@ def to_claim(dispatch_id: DispatchId, token: ClaimToken, row: tuple[object, ...]
     return Claim(
         dispatch_id=dispatch_id,
         token=token,
-        scope_id=_uuid(scope),
-        run_id=RunId(_uuid(run_id)) if run_id else None,
+        scope_id=as_uuid(scope),
+        run_id=RunId(as_uuid(run_id)) if run_id else None,
         step=str(step),
         step_version=int(version),  # type: ignore[call-overload]
-        subject_id=_uuid(subject),
+        subject_id=as_uuid(subject),
         key=str(key),
         epoch=int(epoch),  # type: ignore[call-overload]
         attempts=int(attempts),  # type: ignore[call-overload]
@@ -274,7 +274,8 @@ def to_claim(dispatch_id: DispatchId, token: ClaimToken, row: tuple[object, ...]
     )
 
 
-def _uuid(value: object) -> UUID:
+def as_uuid(value: object) -> UUID:
+    """The identity that a raw row holds: a UUID or its text."""
     return value if isinstance(value, UUID) else UUID(str(value))
 
 

@@ -278,10 +278,10 @@ class Store:
         )
         return [
             SweptRow(
-                DispatchId(_uuid(row[0])),
+                DispatchId(dispatch.as_uuid(row[0])),
                 str(row[1]),
                 row[5] is None and (row[2] is None or int(row[7]) < int(row[8]) - grace_us),  # type: ignore[call-overload]
-                RunId(_uuid(row[3])) if row[3] else None,
+                RunId(dispatch.as_uuid(row[3])) if row[3] else None,
                 str(row[4]),
                 int(row[6]),  # type: ignore[call-overload]
                 row[5] is not None,
@@ -649,10 +649,6 @@ def _unavailable(what: str) -> Iterator[None]:
         yield
     except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:
         raise PersistenceUnavailableError(f"cannot {what}: {type(error).__name__}") from error
-
-
-def _uuid(value: object) -> UUID:
-    return value if isinstance(value, UUID) else UUID(str(value))
 
 
 def open_store(url: str, clock: Clock, *, pool_size: int = 12) -> Store:
