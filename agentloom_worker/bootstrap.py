@@ -110,7 +110,12 @@ def make_fleet_ports(settings: FleetSettings, queues: tuple[str, ...], slots: in
         resolve_credential=resolve_credential,
         settings=settings.runtime(queues),
         publish=relay.publish,
-        fast=open_fast_path(settings.redis_url or LOCAL, clock, prefix=f"{settings.key_prefix}fast:"),
+        fast=open_fast_path(
+            settings.redis_url or LOCAL,
+            clock,
+            prefix=f"{settings.key_prefix}fast:",
+            sentinel_master=settings.sentinel_master,
+        ),
     )
     return FleetPorts(ports, relay, publisher)
 

@@ -17,8 +17,8 @@ from agentloom_worker.errors import Code, RequestError
 from agentloom_worker.runtime.ports import Settings
 
 PREFIX = "AGENTLOOM_"
-_LEASE_SCHEMES = ("redis://", "rediss://")
-_SCHEMES = (*_LEASE_SCHEMES, "sentinel://", "amqp://", "amqps://")
+_REDIS_SCHEMES = ("redis://", "rediss://", "sentinel://")
+_SCHEMES = (*_REDIS_SCHEMES, "amqp://", "amqps://")
 
 
 class FleetSettings(BaseSettings):
@@ -38,8 +38,8 @@ class FleetSettings(BaseSettings):
     )
     redis: SecretStr | None = Field(
         default=None,
-        description="The Redis of the lease fast path: wake-ups that somebody has, cancel push, slots. "
-        "Unset: the broker, where that is a Redis; else none, and PostgreSQL alone decides.",
+        description="The Redis of the lease fast path: wake-ups that somebody has, cancel push, lanes; an address "
+        "as the broker's. Unset: the broker, where that is a Redis; else none, and PostgreSQL alone decides.",
     )
     key_prefix: str = Field(
         default="agentloom:",
@@ -54,7 +54,9 @@ class FleetSettings(BaseSettings):
         "The names after -Q carry it too.",
     )
     sentinel_master: str = Field(
-        default="mymaster", min_length=1, description="The master's name, where the broker is a sentinel:// address."
+        default="mymaster",
+        min_length=1,
+        description="The master's name, where the broker or the Redis is a sentinel:// address.",
     )
     database_connections: int = Field(
         default=20,
@@ -131,7 +133,7 @@ class FleetSettings(BaseSettings):
         if not isinstance(value, str):
             return value
         text = value.strip().replace("valkeys://", "rediss://").replace("valkey://", "redis://")
-        schemes = _SCHEMES if field.field_name == "broker" else _LEASE_SCHEMES
+        schemes = _SCHEMES if field.field_name == "broker" else _REDIS_SCHEMES
         if text and not text.startswith(schemes):
             raise ValueError(f"begin it with one of {', '.join(schemes)}")
         return text or None
@@ -148,7 +150,7 @@ class FleetSettings(BaseSettings):
         if self.redis is not None:
             return self.redis.get_secret_value()
         broker = self.broker.get_secret_value()
-        return broker if broker.startswith(("redis://", "rediss://")) else None
+        return broker if broker.startswith(_REDIS_SCHEMES) else None
 
     def runtime(self, queues: tuple[str, ...]) -> Settings:
         """What the runtime is given by a process that serves these queues."""

@@ -88,15 +88,15 @@ def _messages(settings: FleetSettings, clock: Clock) -> Iterator[Line]:
     """The broker and the Redis of the leases, which are often one."""
     address = broker_address(settings)
     yield ok("broker.address", show_url(address.url))
-    if address.url.startswith(("redis://", "rediss://")):
-        yield from judge_redis("broker", _ask(lambda: probe_redis(address.url, clock)))
+    if address.is_redis:
+        yield from judge_redis("broker", _ask(lambda: probe_redis(address.url, clock, settings.sentinel_master)))
     yield from judge_broker(_ask(lambda: probe_broker(address, settings.publish_timeout_s)))
     leases = settings.redis_url
     if leases is None:
         yield ok("redis.address", "none: leases are known inside each process only")
     elif leases != address.url:
         yield ok("redis.address", show_url(leases))
-        yield from judge_redis("redis", _ask(lambda: probe_redis(leases, clock)))
+        yield from judge_redis("redis", _ask(lambda: probe_redis(leases, clock, settings.sentinel_master)))
 
 
 def _ask(probe: Callable[[], Facts | Unreachable]) -> Facts | Unreachable:

@@ -6,12 +6,15 @@ import redis
 
 from agentloom_worker.clock import US, Clock, ClockOffset
 from agentloom_worker.domain.health import RedisFacts, Unreachable
-from agentloom_worker.leases.redis import ERRORS, connect
+from agentloom_worker.leases.redis import ERRORS, connect, disconnect
 
 
-def probe_redis(url: str, clock: Clock) -> RedisFacts | Unreachable:
-    """Ask one server; reads only, and needs no right to CONFIG. `url` is one that `open_fast_path` takes."""
-    client: Any = connect(url, retries=0)
+def probe_redis(url: str, clock: Clock, sentinel_master: str = "mymaster") -> RedisFacts | Unreachable:
+    """Ask one server; reads only, and needs no right to CONFIG. `url` is one that `connect` takes."""
+    try:
+        client: Any = connect(url, retries=0, sentinel_master=sentinel_master)
+    except ValueError as error:
+        return Unreachable(f"the URL cannot be used: {type(error).__name__}")
     try:
         before_us = clock.wall_us()
         seconds, microseconds = client.time()
@@ -23,7 +26,7 @@ def probe_redis(url: str, clock: Clock) -> RedisFacts | Unreachable:
     except ERRORS as error:
         return Unreachable(_reason(error))
     finally:
-        client.close()
+        disconnect(client)
     valkey = said.get("valkey_version")
     return RedisFacts(
         product="Valkey" if valkey else "Redis",

@@ -9,11 +9,13 @@ import logging
 import threading
 from collections.abc import Sequence
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from agentloom_worker import limits, telemetry
 from agentloom_worker.clock import Clock
@@ -21,6 +23,8 @@ from agentloom_worker.ids import ClaimToken, DispatchId, RunId
 from agentloom_worker.leases.fast_path import CancelListener, ClaimPair, Subscription, WatchedRuns
 
 ERRORS: Final = (redis.RedisError, OSError)
+SENTINEL: Final = "sentinel://"
+_SENTINEL_PORT: Final = 26379
 
 _DROP: Final = """
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
@@ -51,22 +55,60 @@ return 0
 """
 
 
-def connect(url: str, *, retries: int) -> "redis.Redis":
+def connect(url: str, *, retries: int, sentinel_master: str = "mymaster") -> "redis.Redis":
     """A client for short questions: RESP2, which every server and proxy speaks, and bounded waits.
 
-    Raises ValueError for a URL that is none. Opens no connection yet.
+    `url` is one that redis-py reads (redis, rediss, unix), or `sentinel://host:26379;sentinel://host:26379`,
+    whose sentinels know where `sentinel_master` stands now; user, password and database of such a URL are the
+    master's, as kombu reads it. Raises ValueError for a URL that is none. Opens no connection yet; end it with
+    `disconnect`.
     """
-    return redis.Redis.from_url(
-        url,
-        protocol=2,
-        decode_responses=True,
-        socket_timeout=limits.REDIS_TIMEOUT_S,
-        socket_connect_timeout=limits.REDIS_CONNECT_TIMEOUT_S,
-        socket_keepalive=True,
-        retry=Retry(NoBackoff(), retries),
-        max_connections=limits.REDIS_CONNECTIONS_MAX,
-        client_name="agentloom-leases",
-    )
+    asking: dict[str, Any] = {
+        "protocol": 2,
+        "socket_timeout": limits.REDIS_TIMEOUT_S,
+        "socket_connect_timeout": limits.REDIS_CONNECT_TIMEOUT_S,
+        "socket_keepalive": True,
+        "retry": Retry(NoBackoff(), retries),
+    }
+    options = asking | {
+        "decode_responses": True,
+        "max_connections": limits.REDIS_CONNECTIONS_MAX,
+        "client_name": "agentloom-leases",
+    }
+    if not url.startswith(SENTINEL):
+        return redis.Redis.from_url(url, **options)
+    hosts, login = _parse_sentinel(url)
+    # A sentinel that is away must not be asked twice before the next one is.
+    made: Any = Sentinel  # redis-py leaves it untyped
+    sentinels = made(hosts, sentinel_kwargs=asking | {"retry": Retry(NoBackoff(), 0)}, **(options | login))
+    client: redis.Redis = sentinels.master_for(sentinel_master)
+    return client
+
+
+def disconnect(client: "redis.Redis") -> None:
+    """Close a client of `connect`, and what it asked where the master stands."""
+    client.close()
+    if isinstance(client.connection_pool, SentinelConnectionPool):
+        for asked in client.connection_pool.sentinel_manager.sentinels:
+            asked.close()
+
+
+def _parse_sentinel(url: str) -> tuple[list[tuple[str, int]], dict[str, Any]]:
+    """The sentinels' addresses, and the login and database of the master, from the first address that names them."""
+    addresses = [urlsplit(part) for part in url.split(";")]
+    hosts: list[tuple[str, int]] = []
+    for address in addresses:
+        if address.scheme != "sentinel" or not address.hostname:
+            raise ValueError("name sentinels by sentinel://host:port, separated by semicolons")
+        hosts.append((address.hostname, address.port or _SENTINEL_PORT))
+    first = addresses[0]
+    login: dict[str, Any] = {
+        name: unquote(value) for name, value in (("username", first.username), ("password", first.password)) if value
+    }
+    database = next((name for address in addresses if (name := address.path.strip("/"))), "0")
+    if not database.isdecimal():
+        raise ValueError("the database of a Redis is a number")
+    return hosts, login | {"db": int(database)}
 
 
 class RedisFastPath:
@@ -138,8 +180,8 @@ class RedisFastPath:
 
     def close(self) -> None:
         """As FastPath says."""
-        self._client.close()
-        self._listening.close()
+        disconnect(self._client)
+        disconnect(self._listening)
 
     def _lease(self, dispatch_id: DispatchId) -> str:
         return f"{self._prefix}lease:dispatch:{dispatch_id.hex}"

@@ -1,5 +1,6 @@
 """What every lease store promises: in process, in a simulated Redis, in a real one, and behind the guard."""
 
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -7,6 +8,8 @@ from uuid import UUID
 
 import fakeredis
 import pytest
+from redis.connection import SSLConnection
+from redis.sentinel import SentinelConnectionPool
 
 from agentloom_worker import limits
 from agentloom_worker.clock import ManualClock, SystemClock
@@ -278,7 +281,42 @@ def test_keys_in_redis_begin_with_the_prefix_and_all_expire(redis_url: str, redi
 
 
 def test_table_opens_stores_by_scheme_and_refuses_others() -> None:
-    assert set(LEASE_STORES) == {"local", "redis", "rediss", "unix"}
+    assert set(LEASE_STORES) == {"local", "redis", "rediss", "sentinel", "unix"}
     for url in ("memcached://127.0.0.1", "127.0.0.1:6379", ""):
         with pytest.raises(ValueError, match="a lease store is one of"):
             open_fast_path(url, ManualClock())
+
+
+def test_sentinel_address_names_every_sentinel_the_master_and_its_login() -> None:
+    url = "sentinel://me:p%40ss@a:1;sentinel://b;sentinel://[::1]:3/4"
+    client = redis.connect(url, retries=1, sentinel_master="main")
+    pool = client.connection_pool
+    assert isinstance(pool, SentinelConnectionPool)
+    assert pool.service_name == "main"
+    asked = [each.connection_pool.connection_kwargs for each in pool.sentinel_manager.sentinels]
+    assert [(one["host"], one["port"]) for one in asked] == [("a", 1), ("b", 26379), ("::1", 3)]
+    for each in asked:
+        assert (each["socket_timeout"], each["socket_connect_timeout"]) == (
+            limits.REDIS_TIMEOUT_S,
+            limits.REDIS_CONNECT_TIMEOUT_S,
+        )
+        assert each["retry"]._retries == 0 and each.get("password") is None
+    given = pool.connection_kwargs
+    assert (given["username"], given["password"], given["db"]) == ("me", "p@ss", 4)
+    assert (given["socket_timeout"], given["retry"]._retries) == (limits.REDIS_TIMEOUT_S, 1)
+    redis.disconnect(client)
+
+
+@pytest.mark.parametrize("url", ["sentinel://", "sentinel://a;redis://b", "sentinel://a:x", "sentinel://a/name"])
+def test_sentinel_address_that_makes_no_sense_is_refused(url: str) -> None:
+    with pytest.raises(ValueError):
+        redis.connect(url, retries=0)
+
+
+def test_tls_address_verifies_its_server_unless_it_says_otherwise() -> None:
+    verified = redis.connect("rediss://cache:6380/1", retries=0)
+    assert verified.connection_pool.connection_class is SSLConnection
+    assert verified.connection_pool.make_connection().cert_reqs is ssl.CERT_REQUIRED
+    trusting = redis.connect("rediss://cache/1?ssl_cert_reqs=none&ssl_ca_certs=/ca.pem", retries=0)
+    assert trusting.connection_pool.make_connection().cert_reqs is ssl.CERT_NONE
+    assert trusting.connection_pool.connection_kwargs["ssl_ca_certs"] == "/ca.pem"

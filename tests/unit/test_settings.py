@@ -60,7 +60,7 @@ def test_no_password_is_shown() -> None:
     [
         ("inline_hops", "many"),
         ("broker", "http://secret"),
-        ("redis", "sentinel://secret"),
+        ("redis", "amqp://secret"),
         ("queue_prefix", "a secret"),
         ("claim_ttl_s", "0"),
         ("log_level", "secret"),
@@ -88,7 +88,9 @@ def test_a_renewal_that_is_too_rare_for_its_claims_is_refused(monkeypatch: pytes
         ("valkeys://b/0", "redis://r/1", "redis://r/1"),
         ("amqp://b//", None, None),
         ("amqp://b//", "valkey://r/1", "redis://r/1"),
-        ("sentinel://a:1;sentinel://b:1", None, None),
+        ("sentinel://a:1;sentinel://b:1", None, "sentinel://a:1;sentinel://b:1"),
+        ("amqp://b//", "sentinel://a:1;sentinel://b:1", "sentinel://a:1;sentinel://b:1"),
+        ("redis://b/0", "valkeys://r/1?ssl_ca_certs=/ca.pem", "rediss://r/1?ssl_ca_certs=/ca.pem"),
     ],
 )
 def test_the_lease_fast_path_stands_on_the_broker_where_that_is_a_redis(
