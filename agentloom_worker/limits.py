@@ -28,6 +28,8 @@ FAST_PATH_PAUSE_MAX_S = 10.0
 FAST_PATH_DOUBLINGS_MAX = 10
 FAST_PATH_ENTRIES_MAX = 100_000
 CANCEL_KEPT_S = 60.0
+LANE_PAUSE_S = 0.5  # a row that met a full lane asks again after half of what it has waited, within these bounds
+LANE_PAUSE_MAX_S = 5.0
 
 # steps (RULINGS U6)
 STEP_FAILURES_MAX = 5

@@ -102,6 +102,15 @@ class FleetSettings(BaseSettings):
     control_poll_s: float = Field(
         default=limits.CONTROL_POLL_S, gt=0, description="How often a process asks which of its runs were stopped."
     )
+    model_lanes: str = Field(
+        default="",
+        max_length=4096,
+        description="At most so many model attempts at once at an endpoint, over the whole fleet: ENDPOINT=NUMBER, "
+        "separated by blanks, as in `api.example.com=40 10.0.0.7:8000=8 *=100`. The endpoint is host and port as "
+        "in the release's base_url; `*` is each of the others. Rows that find no place wait, uncounted. Counted in "
+        "the Redis of the leases: without one each process counts its own, and while it is away nobody does. The "
+        "same in every process.",
+    )
     drain_s: float = Field(
         default=limits.DRAIN_S,
         gt=0,
@@ -138,6 +147,12 @@ class FleetSettings(BaseSettings):
             raise ValueError(f"begin it with one of {', '.join(schemes)}")
         return text or None
 
+    @field_validator("model_lanes")
+    @classmethod
+    def _readable_lanes(cls, value: str) -> str:
+        parse_lanes(value)
+        return value
+
     @model_validator(mode="after")
     def _renews_in_time(self) -> "FleetSettings":
         if self.claim_renew_s * 3 > self.claim_ttl_s:
@@ -165,7 +180,21 @@ class FleetSettings(BaseSettings):
             sweep_tick_s=self.sweep_tick_s,
             control_poll_s=self.control_poll_s,
             drain_s=self.drain_s,
+            model_lanes=parse_lanes(self.model_lanes),
         )
+
+
+def parse_lanes(text: str) -> dict[str, int]:
+    """Endpoint -> places from `ENDPOINT=NUMBER …`. Raises ValueError that names the word and not its value."""
+    lanes: dict[str, int] = {}
+    for number, word in enumerate(text.split(), start=1):
+        endpoint, equals, places = word.rpartition("=")
+        if not equals or not _ENDPOINT.fullmatch(endpoint) or not places.isascii() or not places.isdecimal():
+            raise ValueError(f"word {number} is not ENDPOINT=NUMBER, with host:port or * as the endpoint")
+        if int(places) == 0 or endpoint.lower() in lanes:
+            raise ValueError(f"word {number} gives no place to its endpoint, or names it again")
+        lanes[endpoint.lower()] = int(places)
+    return lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +257,7 @@ def show_url(url: str) -> str:
     return ";".join(parts)
 
 
+_ENDPOINT = re.compile(r"\*|script:[A-Za-z0-9_.-]+|(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:\d{1,5})?")
 _URL = re.compile(
     r"(?P<scheme>[a-z0-9+]+)://(?P<user>[^@/?#;]*@)?(?P<host>[A-Za-z0-9.,:_\[\]-]*)(?P<path>/[A-Za-z0-9._/-]*)?(\?[^@]*)?"
 )

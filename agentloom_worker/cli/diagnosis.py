@@ -145,6 +145,15 @@ def judge_redis(name: str, facts: RedisFacts | Unreachable) -> Iterator[Line]:
     yield _skew(f"{name}.clock", facts.clock)
 
 
+def judge_no_redis(lanes: Mapping[str, int]) -> Line:
+    """A fleet without a Redis: nothing is wrong with that, unless something is to be counted over the fleet."""
+    found = "none: leases are known inside each process only"
+    if not lanes:
+        return ok("redis.address", found)
+    advice = "set AGENTLOOM_REDIS: without it AGENTLOOM_MODEL_LANES limits each process, and not the fleet"
+    return warn("redis.address", f"{found}; lanes: {', '.join(lanes)}", advice)
+
+
 def _eviction(name: str, facts: RedisFacts) -> Line:
     limit = f"{facts.memory_max // 2**20} MiB" if facts.memory_max else "no limit"
     found = f"{facts.eviction or 'unknown'}, {facts.memory_used // 2**20} MiB used of {limit}"

@@ -17,6 +17,7 @@ from agentloom_worker.cli.diagnosis import (
     judge_connections,
     judge_database,
     judge_fleet,
+    judge_no_redis,
     judge_redis,
     ok,
     summarize,
@@ -28,7 +29,7 @@ from agentloom_worker.domain.health import DatabaseFacts, Unreachable
 from agentloom_worker.errors import AgentloomError
 from agentloom_worker.leases.probe import probe_redis
 from agentloom_worker.runtime.queues import list_queues
-from agentloom_worker.settings import FleetSettings, load_settings, show_url
+from agentloom_worker.settings import FleetSettings, load_settings, parse_lanes, show_url
 from agentloom_worker.storage.probe import probe_database
 from agentloom_worker.version import __version__
 
@@ -93,7 +94,7 @@ def _messages(settings: FleetSettings, clock: Clock) -> Iterator[Line]:
     yield from judge_broker(_ask(lambda: probe_broker(address, settings.publish_timeout_s)))
     leases = settings.redis_url
     if leases is None:
-        yield ok("redis.address", "none: leases are known inside each process only")
+        yield judge_no_redis(parse_lanes(settings.model_lanes))
     elif leases != address.url:
         yield ok("redis.address", show_url(leases))
         yield from judge_redis("redis", _ask(lambda: probe_redis(leases, clock, settings.sentinel_master)))

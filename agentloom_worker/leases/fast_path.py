@@ -70,13 +70,11 @@ class FastPath(Protocol):
     def take_slot(self, name: str, limit: int, owner: str, ttl_ms: int) -> bool:
         """Take one of `limit` slots for an owner, or extend the one that it has. False: none is free.
 
+        Renewing is taking again: so an owner whose slot was lost (an emptied store) has it back where one is free.
+
         A slot is a lease: one that its owner does not renew in time falls free by itself, and no counter can
         leak. With the store away the answer is True: a limit protects others, and never stops us.
         """
-        ...
-
-    def renew_slot(self, name: str, owner: str, ttl_ms: int) -> bool:
-        """Extend a slot. False: it is not the owner's any more, and must be taken again."""
         ...
 
     def give_slot(self, name: str, owner: str) -> None:

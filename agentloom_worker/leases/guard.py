@@ -109,10 +109,6 @@ class GuardedFastPath:
         """As FastPath says; True if the store is away."""
         return self._ask(lambda: self._store.take_slot(name, limit, owner, ttl_ms), True)
 
-    def renew_slot(self, name: str, owner: str, ttl_ms: int) -> bool:
-        """As FastPath says; True if the store is away."""
-        return self._ask(lambda: self._store.renew_slot(name, owner, ttl_ms), True)
-
     def give_slot(self, name: str, owner: str) -> None:
         """As FastPath says; if the store is away the slot expires."""
         self._ask(lambda: self._store.give_slot(name, owner), None)

@@ -113,17 +113,6 @@ class LocalFastPath:
             self._slots[name] = owners
             return True
 
-    def renew_slot(self, name: str, owner: str, ttl_ms: int) -> bool:
-        """As FastPath says."""
-        now_s = self._clock.monotonic_s()
-        with self._lock:
-            owners = self._alive(name, now_s)
-            if owner not in owners:
-                return False
-            owners[owner] = now_s + ttl_ms / 1000
-            self._slots[name] = owners
-            return True
-
     def give_slot(self, name: str, owner: str) -> None:
         """As FastPath says."""
         with self._lock:

@@ -32,26 +32,15 @@ return 0
 """
 
 # The set lives as long as its longest slot: an owner with a short time to live must not end another's.
-_NOW_AND_KEEP: Final = """
+_TAKE: Final = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local ttl = tonumber(ARGV[2])
-local function keep()
-  redis.call('ZADD', KEYS[1], now + ttl, ARGV[1])
-  if redis.call('PTTL', KEYS[1]) < ttl then redis.call('PEXPIRE', KEYS[1], ttl) end
-  return 1
-end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
-local owned = redis.call('ZSCORE', KEYS[1], ARGV[1])
-"""
-
-_TAKE: Final = f"""{_NOW_AND_KEEP}
-if owned or redis.call('ZCARD', KEYS[1]) < tonumber(ARGV[3]) then return keep() end
-return 0
-"""
-_RENEW: Final = f"""{_NOW_AND_KEEP}
-if owned then return keep() end
-return 0
+if not redis.call('ZSCORE', KEYS[1], ARGV[1]) and redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[3]) then return 0 end
+redis.call('ZADD', KEYS[1], now + ttl, ARGV[1])
+if redis.call('PTTL', KEYS[1]) < ttl then redis.call('PEXPIRE', KEYS[1], ttl) end
+return 1
 """
 
 
@@ -124,7 +113,6 @@ class RedisFastPath:
         self._prefix = prefix
         self._drop = client.register_script(_DROP)
         self._take = client.register_script(_TAKE)
-        self._renew = client.register_script(_RENEW)
 
     def note_claim(self, dispatch_id: DispatchId, token: ClaimToken, ttl_ms: int) -> None:
         """As FastPath says."""
@@ -169,10 +157,6 @@ class RedisFastPath:
     def take_slot(self, name: str, limit: int, owner: str, ttl_ms: int) -> bool:
         """As FastPath says."""
         return bool(self._take(keys=[self._slots(name)], args=[owner, ttl_ms, limit]))
-
-    def renew_slot(self, name: str, owner: str, ttl_ms: int) -> bool:
-        """As FastPath says."""
-        return bool(self._renew(keys=[self._slots(name)], args=[owner, ttl_ms]))
 
     def give_slot(self, name: str, owner: str) -> None:
         """As FastPath says."""

@@ -135,7 +135,11 @@ class Keeper:
                 self.poll_control()
                 if self._ports.clock.monotonic_s() >= renew_at:
                     renew_at = self._ports.clock.monotonic_s() + settings.claim_renew_s
-                    self.renew()
+                    try:
+                        self.renew()
+                    finally:
+                        # Streams go on while the database is away.
+                        self.renew_lanes()
                 self.release()
             except AgentloomError as error:
                 # A store that is down is no news about our claims: unknown, not lost.
@@ -161,6 +165,13 @@ class Keeper:
         if missing:
             self._look(lives, missing)
         self._renew_run_leases({lives[dispatch_id].claim.run_id for dispatch_id in renewed})
+
+    def renew_lanes(self) -> None:
+        """Keep the places of attempts that are under way (runtime/lane.py)."""
+        for live in self.held():
+            lane = live.lane
+            if lane is not None and self._may_renew(live):
+                lane.renew()
 
     def _renew_run_leases(self, run_ids: set[RunId | None]) -> None:
         """Extend the leases of the runs whose claims were renewed, in a transaction of its own (RULINGS R7).

@@ -7,6 +7,7 @@ from agentloom_worker.cancellation import Cancellation, CancelReason
 from agentloom_worker.clock import US, Clock
 from agentloom_worker.domain.dispatch import Claim
 from agentloom_worker.errors import LeaseLostError
+from agentloom_worker.runtime.lane import Lane
 
 
 @dataclass
@@ -25,6 +26,7 @@ class Live:
     renewed_sent_s: float = 0.0
     deadline_us: int | None = None
     effect_began: bool = False
+    lane: Lane | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:

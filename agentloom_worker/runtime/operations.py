@@ -36,8 +36,9 @@ from agentloom_worker.errors import Code, InvariantError, RunError, SupersededEr
 from agentloom_worker.frozen import replace
 from agentloom_worker.llm.adapter import AttemptContext, ModelCall
 from agentloom_worker.runtime.commit import commit
+from agentloom_worker.runtime.lane import open_lane, pause_us
 from agentloom_worker.runtime.live import Live
-from agentloom_worker.runtime.outcome import Answered, MaybeSent, ModelEnded, Outcome, ToolEnded
+from agentloom_worker.runtime.outcome import Answered, LaneFull, MaybeSent, ModelEnded, Outcome, ToolEnded
 from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.runtime.request import head_of
 from agentloom_worker.runtime.result import hash_command
@@ -55,21 +56,38 @@ def perform_model(ports: Ports, slice_: Slice, live: Live) -> tuple[Slice, Outco
         return slice_, MaybeSent()
     body = _checked_body(ports, slice_, operation)
     binding = slice_.release.model
-    receiver = _FirstOutputReceiver(ports, slice_, live)
     try:
         secret = ports.resolve_credential(binding.credential_ref) if binding.credential_ref else None
     except RunError as error:
         failure = Failure(error.code, Category.PERMISSION, error.message, Executed.NOT_EXECUTED)
         return slice_, ModelEnded(Failed(failure, Partial()), None)
-    remaining_s = live.remaining_s(slice_.run.deadline_at)
-    if remaining_s <= 0:
+    if live.remaining_s(slice_.run.deadline_at) <= 0:
         # After a long standstill this row and the deadline's are due together, in any order.
         live.cancel(CancelReason.DEADLINE)
         return slice_, ModelEnded(Cancelled(Partial(), sent=False), live.cancellation.reason)
+    lane = open_lane(ports, binding.base_url, live.claim)
+    if lane is None:
+        return _stream(ports, slice_, live, body, secret)
+    if not lane.take():
+        waited_us = 0 if attempt.started_at is None else live.now_us() - attempt.started_at
+        return slice_, LaneFull(lane.endpoint, pause_us(ports.chance, waited_us))
+    live.lane = lane
+    try:
+        return _stream(ports, slice_, live, body, secret)
+    finally:
+        live.lane = None
+        lane.give()
+
+
+def _stream(ports: Ports, slice_: Slice, live: Live, body: bytes, secret: str | None) -> tuple[Slice, ModelEnded]:
+    """With everything checked: the send, and what came of it."""
+    operation, binding = slice_.operation, slice_.release.model
+    assert operation is not None, "an attempt has an operation"
+    receiver = _FirstOutputReceiver(ports, slice_, live)
     live.begin_effect()
     faults.hit("attempt.before", "attempt_model")
     context = AttemptContext(
-        deadline_s=remaining_s,
+        deadline_s=max(0.0, live.remaining_s(slice_.run.deadline_at)),
         first_output_timeout_s=binding.first_output_timeout_ms / 1000,
         idle_timeout_s=binding.idle_timeout_ms / 1000 if binding.idle_timeout_ms else None,
         cancellation=live.cancellation,

@@ -29,10 +29,18 @@ class MaybeSent:
 
 
 @dataclass(frozen=True, slots=True)
+class LaneFull:
+    """As many attempts as are allowed are under way at this endpoint: nothing was begun (A1). Ask again later."""
+
+    endpoint: str
+    pause_us: int
+
+
+@dataclass(frozen=True, slots=True)
 class Answered:
     """An internal operation, answered from the store (RULINGS A23)."""
 
     result: ToolResult
 
 
-Outcome = ModelEnded | ToolEnded | MaybeSent | Answered
+Outcome = ModelEnded | ToolEnded | MaybeSent | LaneFull | Answered

@@ -42,6 +42,8 @@ class Settings:
     sweep_tick_s: float = limits.SWEEP_TICK_S
     control_poll_s: float = limits.CONTROL_POLL_S
     drain_s: float = limits.DRAIN_S
+    # Endpoint (`host:port` as in base_url; `*`: each of the others) -> attempts at once in the fleet (runtime/lane.py).
+    model_lanes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def claim_ttl_us(self) -> int:

@@ -34,7 +34,7 @@ from agentloom_worker.runtime.commit import commit, save_late
 from agentloom_worker.runtime.dispatch import outbox_row, wake_up
 from agentloom_worker.runtime.lease import Keeper
 from agentloom_worker.runtime.live import Live
-from agentloom_worker.runtime.outcome import ModelEnded, Outcome, ToolEnded
+from agentloom_worker.runtime.outcome import LaneFull, ModelEnded, Outcome, ToolEnded
 from agentloom_worker.runtime.ports import US, Ports
 from agentloom_worker.runtime.result import (
     StepResult,
@@ -178,6 +178,10 @@ class StepRunner:
         """Commit an outcome; one that comes too late is kept on its attempt, once (RULINGS R3)."""
         if live.cancellation.reason in (CancelReason.STOP, CancelReason.SUPERSEDED):
             self._late(live, slice_, outcome)
+            return None
+        if isinstance(outcome, LaneFull):
+            telemetry.count("lanes_full")
+            self._hand_back(live, delay_us=outcome.pause_us, error=f"the lane of {outcome.endpoint} is full")
             return None
         if live.cancellation.reason is CancelReason.DRAIN and not _began(outcome):
             self._hand_back(live, delay_us=0, error=None)

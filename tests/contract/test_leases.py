@@ -16,6 +16,7 @@ from agentloom_worker.clock import ManualClock, SystemClock
 from agentloom_worker.ids import ClaimToken, DispatchId, RunId, SystemIds
 from agentloom_worker.leases import LEASE_STORES, open_fast_path, redis
 from agentloom_worker.leases.fast_path import FastPath
+from agentloom_worker.runtime.lane import Lane
 
 WAIT_S = 10.0
 LOOKS_MAX = 2000
@@ -213,13 +214,12 @@ def test_owner_takes_its_slot_again_even_where_all_are_taken(subject: Subject) -
 def test_slot_of_an_owner_that_vanished_falls_free(subject: Subject) -> None:
     assert subject.store.take_slot("model", 1, "dead", SHORT_MS)
     subject.passes(lambda: subject.other.take_slot("model", 1, "next", LONG_MS))
-    assert not subject.store.renew_slot("model", "dead", LONG_MS)
+    assert not subject.store.take_slot("model", 1, "dead", LONG_MS)
 
 
-def test_renewed_slot_outlives_its_first_time_and_an_unknown_one_is_not_renewed(subject: Subject) -> None:
-    assert not subject.store.renew_slot("model", "a", LONG_MS)
+def test_slot_that_is_taken_again_outlives_its_first_time(subject: Subject) -> None:
     assert subject.store.take_slot("model", 2, "a", 5_000)
-    assert subject.store.renew_slot("model", "a", LONG_MS)
+    assert subject.store.take_slot("model", 2, "a", LONG_MS)
     assert subject.store.take_slot("model", 2, "short", SHORT_MS)
     subject.passes(lambda: subject.other.take_slot("model", 2, "third", LONG_MS))
     if subject.clock is not None:
@@ -233,8 +233,8 @@ def test_slot_with_a_short_time_does_not_end_a_longer_one(subject: Subject) -> N
     timer, token = a_claim()
     subject.store.note_claim(timer, token, 2 * SHORT_MS)
     subject.passes(lambda: not subject.other.is_held(timer))
-    assert not subject.other.renew_slot("model", "short", SHORT_MS)
-    assert subject.other.renew_slot("model", "long", LONG_MS)
+    assert subject.other.take_slot("model", 2, "another", LONG_MS)
+    assert not subject.other.take_slot("model", 2, "third", LONG_MS), "the long one is still there"
 
 
 def test_slot_that_is_given_back_twice_or_unknown_is_no_matter(subject: Subject) -> None:
@@ -259,6 +259,25 @@ def test_many_threads_never_take_more_slots_than_there_are(subject: Subject) -> 
     for thread in threads:
         thread.join(WAIT_S)
     assert len(taken) == 3
+
+
+def test_lane_is_kept_by_renewal_and_returned_by_the_end_of_its_attempt(subject: Subject) -> None:
+    def lane(store: FastPath, owner: str, ttl_ms: int = LONG_MS) -> Lane:
+        return Lane(store, "api.example.com", 1, owner, ttl_ms)
+
+    mine, others = lane(subject.store, "a"), lane(subject.other, "b")
+    assert mine.take() and not others.take()
+    others.renew()
+    others.give()
+    assert not others.take(), "one that was not taken takes nothing and gives nothing back"
+    mine.renew()
+    mine.give()
+    mine.renew()
+    assert others.take(), "a renewal that comes after the return holds nothing"
+    others.give()
+    dead = lane(subject.store, "dead", SHORT_MS)
+    assert dead.take()
+    subject.passes(others.take)
 
 
 def test_keys_in_redis_begin_with_the_prefix_and_all_expire(redis_url: str, redis_prefix: str) -> None:
@@ -316,7 +335,9 @@ def test_sentinel_address_that_makes_no_sense_is_refused(url: str) -> None:
 def test_tls_address_verifies_its_server_unless_it_says_otherwise() -> None:
     verified = redis.connect("rediss://cache:6380/1", retries=0)
     assert verified.connection_pool.connection_class is SSLConnection
-    assert verified.connection_pool.make_connection().cert_reqs is ssl.CERT_REQUIRED
+    made = verified.connection_pool.make_connection()
+    assert isinstance(made, SSLConnection) and made.cert_reqs is ssl.CERT_REQUIRED
     trusting = redis.connect("rediss://cache/1?ssl_cert_reqs=none&ssl_ca_certs=/ca.pem", retries=0)
-    assert trusting.connection_pool.make_connection().cert_reqs is ssl.CERT_NONE
+    made = trusting.connection_pool.make_connection()
+    assert isinstance(made, SSLConnection) and made.cert_reqs is ssl.CERT_NONE
     assert trusting.connection_pool.connection_kwargs["ssl_ca_certs"] == "/ca.pem"

@@ -37,7 +37,7 @@ def test_every_setting_is_read_from_its_variable(monkeypatch: pytest.MonkeyPatch
         "database": "postgresql://other/db", "broker": "amqp://other//", "redis": "redis://other/1",
         "log_format": "text", "log_level": "DEBUG", "fusion": "false",
         "claim_ttl_s": "30", "metrics_host": "127.0.0.1", "key_prefix": "mine:", "queue_prefix": "mine.",
-        "sentinel_master": "main",
+        "sentinel_master": "main", "model_lanes": "api.example.com=9",
     }  # fmt: skip
     before = FleetSettings()
     for line in settings_reference():
@@ -64,6 +64,10 @@ def test_no_password_is_shown() -> None:
         ("queue_prefix", "a secret"),
         ("claim_ttl_s", "0"),
         ("log_level", "secret"),
+        ("model_lanes", "secret"),
+        ("model_lanes", "https://secret=3"),
+        ("model_lanes", "secret=0"),
+        ("model_lanes", "secret=1 SECRET=2"),
     ],
 )
 def test_what_is_wrong_is_named_and_not_shown(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
@@ -97,6 +101,13 @@ def test_the_lease_fast_path_stands_on_the_broker_where_that_is_a_redis(
     broker: str, redis: str | None, expected: str | None
 ) -> None:
     assert FleetSettings(broker=broker, redis=redis).redis_url == expected
+
+
+def test_lanes_are_read_by_endpoint() -> None:
+    settings = FleetSettings(model_lanes="Api.Example.com=40  127.0.0.1:8000=8\n[::1]:9=1 *=100")
+    lanes = settings.runtime((Queue.MODEL.value,)).model_lanes
+    assert lanes == {"api.example.com": 40, "127.0.0.1:8000": 8, "[::1]:9": 1, "*": 100}
+    assert FleetSettings().runtime(()).model_lanes == {}
 
 
 def test_the_runtime_is_given_what_is_set() -> None:

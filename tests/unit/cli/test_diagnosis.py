@@ -12,6 +12,7 @@ from agentloom_worker.cli.diagnosis import (
     judge_connections,
     judge_database,
     judge_fleet,
+    judge_no_redis,
     judge_redis,
 )
 from agentloom_worker.clock import US, ClockOffset, SystemClock
@@ -141,6 +142,13 @@ def test_a_server_that_does_not_answer_gets_one_line() -> None:
 )
 def test_what_is_wrong_with_a_redis_is_named(changes: dict[str, object], expected: dict[str, State]) -> None:
     assert complaints(judge_redis("redis", replace(REDIS, **changes))) == expected
+
+
+def test_lanes_without_a_redis_are_named() -> None:
+    assert judge_no_redis({}).state is State.OK
+    line = judge_no_redis({"api.example.com": 40, "*": 9})
+    assert line.state is State.WARN
+    assert "api.example.com, *" in line.found and line.advice is not None and "AGENTLOOM_REDIS" in line.advice
 
 
 def test_an_old_rabbitmq_is_named() -> None:

@@ -53,10 +53,6 @@ class RecordingFastPath(LocalFastPath):
         self._ask("take_slot")
         return super().take_slot(name, limit, owner, ttl_ms)
 
-    def renew_slot(self, name: str, owner: str, ttl_ms: int) -> bool:
-        self._ask("renew_slot")
-        return super().renew_slot(name, owner, ttl_ms)
-
     def give_slot(self, name: str, owner: str) -> None:
         self._ask("give_slot")
         super().give_slot(name, owner)

@@ -1,0 +1,201 @@
+"""Lanes: an endpoint's attempts are limited, and whoever finds no place waits in the table and not in a slot."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from agentloom_worker import telemetry
+from agentloom_worker.clock import ManualClock
+from agentloom_worker.domain.dispatch import DispatchRow
+from agentloom_worker.ids import RunId
+from agentloom_worker.leases import FastPath
+from agentloom_worker.leases.guard import GuardedFastPath
+from agentloom_worker.leases.local import LocalFastPath
+from agentloom_worker.llm.adapters.scripted import ScriptedRequest, TextTurn
+from agentloom_worker.runtime.lane import endpoint_of, pause_us
+from agentloom_worker.runtime.ports import Settings
+from agentloom_worker.storage.schema import migrate
+from tests.acceptance.harness import answer, ask, attempts, events, rows, run_of
+from tests.factories import release_document
+from tests.simulator import Worker, make_worker
+from tests.unit.leases.recording import AwayError, RecordingFastPath
+
+LONG_MS = 3_600_000
+LANE = "model:script:main"
+ONE = {"script:main": 1}
+
+
+class Model:
+    """A scripted model that lets a test look at the moment of the attempt."""
+
+    def __init__(self) -> None:
+        self.during: Callable[[], None] = lambda: None
+        self.asked = 0
+
+    def __call__(self, _request: ScriptedRequest) -> TextTurn:
+        self.asked += 1
+        self.during()
+        return TextTurn("done")
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def fast(clock: ManualClock) -> LocalFastPath:
+    return LocalFastPath(clock)
+
+
+def worker_on(folder: Path, clock: ManualClock, model: Model, fast: FastPath, lanes: dict[str, int]) -> Worker:
+    url = f"sqlite:///{folder}/test.sqlite"
+    migrate(url)
+    settings = Settings(model_lanes=lanes)
+    return make_worker(url, clock=clock, scripts={"main": model}, settings=settings, fast=fast, solitary=False)
+
+
+@pytest.fixture
+def worker(tmp_path: Path, clock: ManualClock, model: Model, fast: LocalFastPath) -> Iterator[Worker]:
+    opened = worker_on(tmp_path, clock, model, fast, ONE)
+    yield opened
+    opened.close()
+
+
+def waiting_row(worker: Worker, run: RunId) -> DispatchRow:
+    (row,) = rows(worker.ports, run, "attempt_model")
+    return row
+
+
+def first_try(worker: Worker) -> RunId:
+    """A run that has come to its model attempt once."""
+    run = ask(worker.ports, release_document())
+    (row,) = worker.ports.store.list_due(("control",), 10)
+    assert worker.runner.run(row)
+    return run
+
+
+def test_full_lane_hands_the_row_back_uncounted_and_sends_nothing(
+    worker: Worker, model: Model, fast: LocalFastPath
+) -> None:
+    assert fast.take_slot(LANE, 1, "another", LONG_MS)
+    full = telemetry.counters().get("lanes_full", 0)
+    run = first_try(worker)
+    for tries in range(1, 12):
+        row = waiting_row(worker, run)
+        assert (row.attempts, row.failures, row.losses, row.parked_at) == (0, 0, 0, None)
+        assert row.claimed_by is None and row.last_error == "the lane of script:main is full"
+        now = worker.ports.store.now_us()
+        assert now < row.not_before <= now + 5_000_000
+        assert worker.ports.store.list_due(("model",), 10) == []
+        assert telemetry.counters()["lanes_full"] == full + tries
+        worker.clock.advance_to(row.not_before)
+        assert worker.runner.run(row.dispatch_id)
+    assert model.asked == 0
+    fast.give_slot(LANE, "another")
+    worker.drive()
+    assert (run_of(worker.ports, run).status, answer(worker.ports, run), model.asked) == ("succeeded", "done", 1)
+    (attempt,) = attempts(worker.ports, run)
+    assert attempt.state == "complete" and not attempt.maybe_sent
+    assert "attempt.retrying" not in events(worker.ports, run)
+
+
+def test_place_is_held_during_the_attempt_and_free_after_it(worker: Worker, model: Model, fast: LocalFastPath) -> None:
+    seen = []
+    model.during = lambda: seen.append(fast.take_slot(LANE, 1, "another", LONG_MS))
+    run = ask(worker.ports, release_document())
+    worker.drive()
+    assert run_of(worker.ports, run).status == "succeeded"
+    assert seen == [False]
+    assert fast.take_slot(LANE, 1, "another", LONG_MS)
+
+
+def test_place_is_free_after_an_attempt_that_raised(worker: Worker, model: Model, fast: LocalFastPath) -> None:
+    def fail() -> None:
+        raise RuntimeError("our own bug")
+
+    model.during = fail
+    run = first_try(worker)
+    assert waiting_row(worker, run).parked_at is not None
+    assert fast.take_slot(LANE, 1, "another", LONG_MS)
+
+
+def test_keeper_keeps_the_place_of_a_long_attempt(worker: Worker, model: Model, fast: LocalFastPath) -> None:
+    seen = []
+
+    def long_answer() -> None:
+        for _ in range(5):
+            worker.clock.advance(s=worker.ports.settings.claim_ttl_s / 2)
+            worker.keeper.renew_lanes()
+        seen.append(fast.take_slot(LANE, 1, "another", LONG_MS))
+
+    model.during = long_answer
+    first_try(worker)
+    assert seen == [False]
+
+
+def test_place_of_a_worker_that_died_falls_free_by_itself(worker: Worker, model: Model, fast: LocalFastPath) -> None:
+    assert fast.take_slot(LANE, 1, "dead", worker.ports.settings.claim_ttl_ms)
+    run = ask(worker.ports, release_document())
+    worker.drive()
+    assert (run_of(worker.ports, run).status, model.asked) == ("succeeded", 1)
+
+
+def test_deadline_ends_a_run_that_waits_for_a_place(worker: Worker, model: Model, fast: LocalFastPath) -> None:
+    assert fast.take_slot(LANE, 1, "another", 2 * LONG_MS)
+    run = ask(worker.ports, release_document(agent={"limits": {"deadline_s": 60}}))
+    worker.drive()
+    assert (run_of(worker.ports, run).status, model.asked) == ("timed_out", 0)
+
+
+@pytest.mark.parametrize(
+    ("lanes", "limited"),
+    [({}, False), ({"api.example.com": 1}, False), ({"*": 1}, True), ({"*": 1, "script:main": 2}, False)],
+)
+def test_only_a_lane_that_was_set_limits_an_endpoint(
+    tmp_path: Path, clock: ManualClock, model: Model, fast: LocalFastPath, lanes: dict[str, int], limited: bool
+) -> None:
+    assert fast.take_slot(LANE, 1, "another", LONG_MS)
+    worker = worker_on(tmp_path, clock, model, fast, lanes)
+    first_try(worker)
+    assert model.asked == (0 if limited else 1)
+    worker.close()
+
+
+def test_store_that_is_away_limits_nothing(tmp_path: Path, clock: ManualClock, model: Model) -> None:
+    store = RecordingFastPath(clock)
+    assert store.take_slot(LANE, 1, "another", LONG_MS)
+    store.away = True
+    worker = worker_on(tmp_path, clock, model, GuardedFastPath(store, (AwayError,), clock), ONE)
+    run = ask(worker.ports, release_document())
+    worker.drive()
+    assert (run_of(worker.ports, run).status, model.asked) == ("succeeded", 1)
+    worker.close()
+
+
+def test_the_longer_a_row_has_waited_the_later_it_asks_again() -> None:
+    class Most:
+        def random(self) -> float:
+            return 1.0
+
+    found = [pause_us(Most(), waited_s * 1_000_000) for waited_s in (0, 1, 4, 600)]
+    assert found == [500_000, 500_000, 2_000_000, 5_000_000]
+
+
+@pytest.mark.parametrize(
+    ("base_url", "endpoint"),
+    [
+        ("https://API.example.com/v1", "api.example.com"),
+        ("http://127.0.0.1:8000", "127.0.0.1:8000"),
+        ("http://[::1]:9/v1", "[::1]:9"),
+        ("script:main", "script:main"),
+    ],
+)
+def test_endpoint_is_host_and_port(base_url: str, endpoint: str) -> None:
+    assert endpoint_of(base_url) == endpoint
