@@ -23,6 +23,7 @@ from agentloom_worker.llm.profiles import PROFILES
 from agentloom_worker.runtime.ports import Ports, Settings, ToolRunner
 from agentloom_worker.runtime.relay import Relay
 from agentloom_worker.settings import FleetSettings
+from agentloom_worker.storage.driver import KEEPER_CONNECTIONS
 from agentloom_worker.storage.schema import migrate
 from agentloom_worker.storage.store import open_store
 
@@ -94,8 +95,9 @@ def make_fleet_ports(settings: FleetSettings, queues: tuple[str, ...], slots: in
     """The ports of a process that serves these queues of a fleet. Opens no connection yet; make them after a fork."""
     clock = SystemClock()
     ids = SystemIds(clock)
-    # The store has a pool for commits and one for reads, each with four connections beyond its size.
-    pool_size = min(slots + 2, max(1, settings.database_connections // 2 - 4))
+    # The store has a pool for commits and one for reads, each with four connections beyond its size, and the
+    # keeper's connections.
+    pool_size = min(slots + 2, max(1, (settings.database_connections - KEEPER_CONNECTIONS) // 2 - 4))
     store = open_store(settings.database.get_secret_value(), clock, pool_size=pool_size)
     publisher = Publisher(broker_address(settings), clock, ids, timeout_s=settings.publish_timeout_s)
     relay = Relay(store, publisher)

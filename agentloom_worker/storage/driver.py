@@ -20,11 +20,20 @@ class NotAppliedError(AgentloomError):
         self.constraint = constraint
 
 
+# The keeper's thread, and the thread that tells it of a stop (RULINGS T9).
+KEEPER_CONNECTIONS = 2
+
+
 class Driver(Protocol):
-    """One database. Safe for use by many threads."""
+    """One database. Safe for use by many threads.
+
+    `keeper_engine` has connections of its own, at most KEEPER_CONNECTIONS, so that readers who have taken all of
+    `engine`'s cost no claim.
+    """
 
     dialect: str
     engine: sa.Engine
+    keeper_engine: sa.Engine
 
     def apply(self, statements: Sequence[Statement]) -> Row | None:
         """Run all statements in one transaction, in order; return the row of the last one if it returns.

@@ -20,7 +20,7 @@ from agentloom_worker import telemetry
 from agentloom_worker.clock import Clock
 from agentloom_worker.errors import Code, PersistenceUnavailableError
 from agentloom_worker.limits import COMMIT_RESENDS_MAX
-from agentloom_worker.storage.driver import NotAppliedError, Row
+from agentloom_worker.storage.driver import KEEPER_CONNECTIONS, NotAppliedError, Row
 from agentloom_worker.storage.template import Miss, Statement, Template
 
 _SESSION = (
@@ -114,23 +114,14 @@ def _configure(connection: psycopg2.extensions.connection, prepare: str) -> None
 
 
 class PostgresDriver:
-    """A pool for commits with prepared templates, and an engine for reads."""
+    """A pool for commits with prepared templates, an engine for reads, and one for the keeper."""
 
     dialect = "postgresql"
 
     def __init__(self, url: str, clock: Clock, templates: Sequence[Template], pool_size: int) -> None:
         self._clock = clock
-        self.engine = sa.create_engine(
-            url,
-            isolation_level="AUTOCOMMIT",
-            poolclass=QueuePool,
-            pool_size=pool_size,
-            max_overflow=4,
-            pool_timeout=10,
-            pool_reset_on_return=None,
-            connect_args=_CONNECT,
-        )
-        event.listen(self.engine, "connect", lambda connection, _record: _configure(connection, ""))
+        self.engine = _make_engine(url, pool_size, 4)
+        self.keeper_engine = _make_engine(url, 1, KEEPER_CONNECTIONS - 1)
         prepare = ";".join(template.postgres_prepare for template in templates)
         self._commits = _Connections(url, prepare, pool_size)
         self._wait = threading.Event()
@@ -192,3 +183,19 @@ class PostgresDriver:
     def close(self) -> None:
         self._commits.close()
         self.engine.dispose()
+        self.keeper_engine.dispose()
+
+
+def _make_engine(url: str, pool_size: int, overflow: int) -> sa.Engine:
+    engine = sa.create_engine(
+        url,
+        isolation_level="AUTOCOMMIT",
+        poolclass=QueuePool,
+        pool_size=pool_size,
+        max_overflow=overflow,
+        pool_timeout=10,
+        pool_reset_on_return=None,
+        connect_args=_CONNECT,
+    )
+    event.listen(engine, "connect", lambda connection, _record: _configure(connection, ""))
+    return engine

@@ -11,7 +11,7 @@ from sqlalchemy import event
 
 from agentloom_worker.clock import Clock
 from agentloom_worker.errors import Code, PersistenceUnavailableError
-from agentloom_worker.storage.driver import NotAppliedError, Row
+from agentloom_worker.storage.driver import KEEPER_CONNECTIONS, NotAppliedError, Row
 from agentloom_worker.storage.template import Miss, Statement
 
 _BUSY_TIMEOUT_MS = 10_000
@@ -53,15 +53,8 @@ class SqliteDriver:
         self._path = path
         self._lock = threading.Lock()
         self._writer: sqlite3.Connection | None = None
-        self.engine = sa.create_engine(
-            f"sqlite:///{path}",
-            isolation_level="AUTOCOMMIT",
-            connect_args={"timeout": _BUSY_TIMEOUT_MS / 1000},
-        )
-
-        @event.listens_for(self.engine, "connect")
-        def connected(connection: Any, _record: object) -> None:
-            _configure(connection)
+        self.engine = _make_engine(path)
+        self.keeper_engine = _make_engine(path, pool_size=1, max_overflow=KEEPER_CONNECTIONS - 1)
 
     def _connection(self) -> sqlite3.Connection:
         if self._writer is None:
@@ -136,3 +129,15 @@ class SqliteDriver:
                 self._writer.close()
                 self._writer = None
         self.engine.dispose()
+        self.keeper_engine.dispose()
+
+
+def _make_engine(path: Path, **pool: int) -> sa.Engine:
+    engine = sa.create_engine(
+        f"sqlite:///{path}",
+        isolation_level="AUTOCOMMIT",
+        connect_args={"timeout": _BUSY_TIMEOUT_MS / 1000},
+        **pool,
+    )
+    event.listen(engine, "connect", lambda connection, _record: _configure(connection))
+    return engine

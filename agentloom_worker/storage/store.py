@@ -134,6 +134,12 @@ class Store:
             yield conn
 
     @contextmanager
+    def _keep(self) -> Iterator[sa.Connection]:
+        """A connection that nobody but the keeper takes, so that a pool that has run dry costs no claim (T9)."""
+        with _unavailable("keep claims"), self.driver.keeper_engine.connect() as conn:
+            yield conn
+
+    @contextmanager
     def snapshot(self) -> Iterator["Store"]:
         """A store whose reads all see the database as of one instant, on one connection: for one thread, and
         for reading only. The instant is that of its first read.
@@ -238,12 +244,12 @@ class Store:
 
     def renew(self, pairs: list[tuple[DispatchId, ClaimToken]], ttl_us: int) -> set[DispatchId]:
         """Extend the claims that are still ours; an id that does not come back is unknown."""
-        with self.read() as conn:
+        with self._keep() as conn:
             return dispatch.renew(conn, self.now_argument(), [(a, b) for a, b in pairs], ttl_us)
 
     def load_tokens(self, dispatch_ids: list[DispatchId]) -> dict[DispatchId, ClaimToken | None]:
         """Who holds these rows; a missing id has no row."""
-        with self.read() as conn:
+        with self._keep() as conn:
             return dispatch.load_tokens(conn, list(dispatch_ids))
 
     def list_due(self, queues: tuple[str, ...], limit: int, *, patience_us: int = 0) -> list[DispatchId]:
@@ -340,7 +346,7 @@ class Store:
 
     def load_standings(self, run_ids: list[RunId]) -> dict[RunId, RunStanding]:
         """How many runs stand."""
-        with self.read() as conn:
+        with self._keep() as conn:
             return run.load_standings(conn, list(run_ids))
 
     def load_slice(self, run_id: RunId) -> SliceRows | None:
@@ -567,7 +573,7 @@ class Store:
 
     def renew_held_leases(self, run_ids: list[RunId], ttl_us: int) -> set[RunId]:
         """Extend the leases of these runs where they hold one; a run that a commit has locked is left to it (R7)."""
-        with self.read() as conn:
+        with self._keep() as conn:
             return run.renew_leases(conn, self.now_argument(), list(run_ids), ttl_us)
 
     def renew_run_leases(self, *, ttl_us: int, limit: int) -> int:

@@ -1,13 +1,16 @@
 """What the fleet's upkeep asks of the store, the same on both databases."""
 
-from contextlib import closing
+from contextlib import ExitStack, closing
+from dataclasses import replace
 
 import pytest
+from sqlalchemy.pool import QueuePool
 
+from agentloom_worker.cancellation import CancelReason
 from agentloom_worker.cleanup.sweeps.run_leases import renew_run_leases
 from agentloom_worker.domain.run import Phase, RunStatus
 from agentloom_worker.errors import PersistenceUnavailableError
-from agentloom_worker.ids import ProcessId, RunId
+from agentloom_worker.ids import DispatchId, ProcessId, RunId
 from agentloom_worker.limits import RUN_LEASE_TTL_S
 from agentloom_worker.runtime.ports import US
 from agentloom_worker.storage.tables import metadata
@@ -239,3 +242,41 @@ def test_a_store_that_is_away_gives_no_turn(tmp_path: object) -> None:
     store = open_store("postgresql://nobody@127.0.0.1:1/none", SystemClock(), pool_size=1)
     with pytest.raises(PersistenceUnavailableError), store.turn("sweep"):
         raise AssertionError("no turn without a store")
+
+
+def test_T9_readers_that_have_taken_every_connection_cost_no_claim(database_url: str) -> None:
+    ground = stand(database_url)
+    claim = ground.claim("prepare_context")
+    live = ground.worker.keeper.hold(claim, ground.clock.monotonic_s())
+    before = ground.store.load_dispatch(claim.dispatch_id)
+    ground.clock.advance(5.0)
+    pool = ground.store.driver.engine.pool
+    assert isinstance(pool, QueuePool)
+    with ExitStack() as readers:
+        while pool.checkedout() < pool.size() + pool._max_overflow:
+            readers.enter_context(ground.store.driver.engine.connect())
+        ground.worker.keeper.renew()
+        ground.worker.keeper.poll_control()
+        ground.worker.keeper.hear_cancel(ground.run_id)
+        assert pool.checkedout() == pool.size() + pool._max_overflow
+    after = ground.store.load_dispatch(claim.dispatch_id)
+    assert before is not None and after is not None
+    assert before.claimed_until is not None and after.claimed_until == before.claimed_until + 5 * US
+    assert live.renewed_sent_s == ground.clock.monotonic_s() and not live.cancellation.cancelled
+
+
+def test_T9_a_superseded_claim_and_a_stopped_run_are_heard_of_without_a_free_reader(database_url: str) -> None:
+    ground = stand(database_url)
+    claim = ground.claim("prepare_context")
+    keeper = ground.worker.keeper
+    stopped = keeper.hold(claim, ground.clock.monotonic_s())
+    ground.set_run(status="stopping", end_cause="stop", epoch=claim.epoch + 1)
+    lost = keeper.hold(replace(claim, dispatch_id=DispatchId(ground.new()), run_id=None), ground.clock.monotonic_s())
+    pool = ground.store.driver.engine.pool
+    assert isinstance(pool, QueuePool)
+    with ExitStack() as readers:
+        while pool.checkedout() < pool.size() + pool._max_overflow:
+            readers.enter_context(ground.store.driver.engine.connect())
+        keeper.renew()
+        keeper.poll_control()
+    assert (stopped.cancellation.reason, lost.cancellation.reason) == (CancelReason.STOP, CancelReason.SUPERSEDED)
