@@ -163,11 +163,7 @@ class Agentloom:
         made = make_fleet_ports(settings or load_settings(), (), limits.EMBEDDED_THREADS)
         _check_schema(made.ports)
 
-        def hang_up() -> None:
-            made.publisher.close()
-            made.ports.fast.close()
-
-        return cls(made.ports, None, RunSignal(), hang_up)
+        return cls(made.ports, None, RunSignal(), made.publisher.close)
 
     def __enter__(self) -> Self:
         return self
@@ -190,6 +186,7 @@ class Agentloom:
         for adapter in self.ports.adapters.values():
             adapter.close()
         self._hang_up()
+        self.ports.fast.close()
         if drained:
             self.ports.store.close()
         else:

@@ -109,7 +109,11 @@ class RunSignal:
 
 @dataclass
 class Dispatcher:
-    """Runs rows on threads until it is drained. `ports.publish` must lead to its wake-ups."""
+    """Runs rows on threads until it is drained. `ports.publish` must lead to its wake-ups.
+
+    The process is somebody else's and cannot be replaced as a worker can: a thread whose step ignores its end gets
+    a substitute, at most as many as there are threads, and leaves when its step returns after all (RULINGS T9).
+    """
 
     ports: Ports
     wake_ups: WakeUps
@@ -122,6 +126,7 @@ class Dispatcher:
         self._sweeper = Sweeper(self.ports)
         self._stopped = threading.Event()
         self._slots: list[threading.Thread] = []
+        self._slots_lock = threading.Lock()
         self._poller: threading.Thread | None = None
         self._solitary = threading.Lock()
 
@@ -130,10 +135,8 @@ class Dispatcher:
         self.ports.store.check_schema()
         self.keeper.say_seen(self.process_id, self.threads)
         self.keeper.start()
-        for number in range(self.threads):
-            slot = threading.Thread(target=self._serve, name=f"agentloom-slot-{number}", daemon=True)
-            slot.start()
-            self._slots.append(slot)
+        for _ in range(self.threads):
+            self._open_slot()
         self._poller = threading.Thread(target=self._poll, name="agentloom-poller", daemon=True)
         self._poller.start()
 
@@ -144,14 +147,16 @@ class Dispatcher:
         """
         self._stopped.set()
         self.keeper.drain()
-        self.wake_ups.release(len(self._slots))
+        with self._slots_lock:
+            slots = list(self._slots)
+        self.wake_ups.release(len(slots))
         clock = self.ports.clock
         until_s = clock.monotonic_s() + (self.ports.settings.drain_s if timeout_s is None else timeout_s)
-        for slot in self._slots:
+        for slot in slots:
             slot.join(max(0.0, until_s - clock.monotonic_s()))
         if self._poller is not None:
             self._poller.join(max(0.0, until_s - clock.monotonic_s()))
-        returned = not any(slot.is_alive() for slot in self._slots)
+        returned = not any(slot.is_alive() for slot in slots)
         self.keeper.stop()
         try:
             self.ports.store.worker_gone(self.process_id)
@@ -159,8 +164,33 @@ class Dispatcher:
             telemetry.log(logging.WARNING, "farewell_failed", code=error.code)
         return returned
 
+    def _open_slot(self) -> None:
+        slot = threading.Thread(target=self._serve, name="agentloom-slot", daemon=True)
+        with self._slots_lock:
+            self._slots.append(slot)
+        slot.start()
+
+    def _replace_lost(self) -> None:
+        """Open a slot for each that a step holds past its end. More than twice the threads are never there."""
+        self.keeper.is_worn_out(self.threads)
+        lost = self.keeper.count_lost()
+        with self._slots_lock:
+            wanted = min(self.threads + lost, 2 * self.threads) - len(self._slots)
+        for _ in range(0 if self._stopped.is_set() else wanted):
+            self._open_slot()
+
+    def _is_spare(self) -> bool:
+        """Whether the calling slot is one too many, since a lost one has come back; it leaves the list then."""
+        with self._slots_lock:
+            spare = len(self._slots) > self.threads + self.keeper.count_lost()
+            if spare:
+                self._slots.remove(threading.current_thread())
+            return spare
+
     def _serve(self) -> None:
         while not self._stopped.is_set():
+            if len(self._slots) > self.threads and self._is_spare():
+                return
             dispatch_id = self.wake_ups.get(1.0)
             if dispatch_id is None:
                 continue
@@ -185,6 +215,7 @@ class Dispatcher:
                 if now_s >= seen_at:
                     seen_at = now_s + SEEN_EVERY_S
                     self.keeper.say_seen(self.process_id, self.threads)
+                    self._replace_lost()
                 if now_s >= collect_at:
                     collect_at = now_s + COLLECT_EVERY_S
                     collect_blobs(self.ports)

@@ -26,8 +26,8 @@ _UPKEEP_LOOK_S = 0.2
 class FleetProcess:
     """Runs rows for one process until it is drained. Make it after a fork, not before.
 
-    `worn_out` is called once when a quarter of the slots is held by steps that ignore their end (RULINGS T9):
-    the process should be replaced.
+    `worn_out` is called once when a quarter of the slots is lost to steps and tools that ignore their end
+    (RULINGS T9): the process should be replaced.
     """
 
     def __init__(self, made: FleetPorts, *, slots: int, worn_out: Callable[[], None] = lambda: None) -> None:
@@ -190,13 +190,6 @@ class FleetProcess:
         self._relay.note_slots(slots)
 
     def _look_for_lost_slots(self) -> None:
-        """A step that outlived its deadline and the grace holds its slot for good; a thread cannot be ended."""
-        lost = sum(
-            live.deadline_us is not None and live.remaining_s(live.deadline_us) < -limits.DEADLINE_GRACE_S
-            for live in self.keeper.held()
-        )
-        telemetry.gauge("slots_lost", lost)
-        if not self._worn and lost and lost >= self.slots * limits.LOST_SLOT_FRACTION:
+        if self.keeper.is_worn_out(self.slots) and not self._worn:
             self._worn = True
-            telemetry.log(logging.ERROR, "worn_out", lost=lost, slots=self.slots)
             self._worn_out()

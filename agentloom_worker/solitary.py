@@ -30,6 +30,7 @@ def main() -> int:
     runner = StepRunner(ports, ProcessId(ports.ids.new()), keeper, solitary=True)
     ran = runner.run(DispatchId(UUID(sys.argv[1])), force=True)
     keeper.stop()
+    ports.fast.close()
     ports.store.close()
     return 0 if ran else 1
 

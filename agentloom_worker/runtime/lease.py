@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 from agentloom_worker import telemetry
 from agentloom_worker.cancellation import CancelReason
+from agentloom_worker.capabilities.threads import THREADS
 from agentloom_worker.domain.dispatch import Claim
 from agentloom_worker.domain.run import EndCause, RunStatus
 from agentloom_worker.errors import AgentloomError
 from agentloom_worker.ids import ClaimToken, DispatchId, ProcessId, RunId
 from agentloom_worker.leases.fast_path import Subscription
-from agentloom_worker.limits import DEADLINE_GRACE_S, RUN_LEASE_TTL_S
+from agentloom_worker.limits import DEADLINE_GRACE_S, LOST_SLOT_FRACTION, RUN_LEASE_TTL_S
 from agentloom_worker.runtime.live import Live
 from agentloom_worker.runtime.ports import US, Ports
 from agentloom_worker.version import __version__
@@ -45,6 +46,7 @@ class Keeper:
         self._thread: threading.Thread | None = None
         self._subscription: Subscription | None = None
         self.draining = False
+        self._worn = False
 
     def start(self) -> None:
         """Begin to renew, to poll, and to hear of cancellations as they are pushed."""
@@ -84,6 +86,23 @@ class Keeper:
         """The claims held now."""
         with self._lock:
             return list(self._held.values())
+
+    def count_lost(self) -> int:
+        """How many steps have outlived their deadline and the grace: each holds its slot until it returns (T9)."""
+        return sum(not self._may_renew(live) for live in self.held())
+
+    def is_worn_out(self, slots: int) -> bool:
+        """Whether a quarter of the slots is lost: to such steps, or to tools that still run after they were given up.
+
+        Only a new process helps, since a thread cannot be ended (RULINGS T9, U11).
+        """
+        lost = self.count_lost() + THREADS.stuck()
+        telemetry.gauge("slots_lost", lost)
+        worn = lost > 0 and lost >= slots * LOST_SLOT_FRACTION
+        if worn and not self._worn:
+            telemetry.log(logging.ERROR, "worn_out", lost=lost, slots=slots)
+        self._worn = worn
+        return worn
 
     def leave(self, dispatch_id: DispatchId, token: ClaimToken, *, began: bool) -> None:
         """Take over a claim whose step had to end while the store was away: it is given up when the store is back.

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from agentloom_worker import telemetry
 from agentloom_worker.bootstrap import FleetPorts, make_ports, migrate_database
+from agentloom_worker.capabilities.threads import ToolThreads
 from agentloom_worker.domain.dispatch import WakeUp
 from agentloom_worker.errors import RequestError
 from agentloom_worker.fleet import FleetProcess
@@ -142,8 +144,9 @@ def test_D16_a_process_does_not_begin_on_a_database_without_a_schema(tmp_path: P
 
 
 def test_T9_a_process_whose_slots_are_held_past_every_deadline_asks_to_be_replaced(
-    tmp_path: Path, model: Model
+    tmp_path: Path, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("agentloom_worker.runtime.lease.THREADS", ToolThreads())
     asked = threading.Event()
     with fleet_process(tmp_path, model, slots=2, worn_out=asked.set) as process:
         ask(process.ports, release_document())
@@ -154,3 +157,49 @@ def test_T9_a_process_whose_slots_are_held_past_every_deadline_asks_to_be_replac
         live.deadline_us = 0
         process._look_for_lost_slots()
         assert asked.is_set()
+
+
+def test_T9_U11_tools_that_were_given_up_and_still_run_count_as_lost_slots(
+    tmp_path: Path, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = ToolThreads()
+    monkeypatch.setattr("agentloom_worker.runtime.lease.THREADS", tools)
+    asked: list[str] = []
+    returns = threading.Event()
+    with fleet_process(tmp_path, model, slots=8, worn_out=lambda: asked.append("once")) as process:
+        stuck = [tools.take() for _ in range(2)]
+        for number, thread in enumerate(stuck):
+            process._look_for_lost_slots()
+            assert asked == [], number
+            thread.submit(lambda: assert_set(returns))
+            tools.abandon(thread)
+        process._look_for_lost_slots()
+        process._look_for_lost_slots()
+        assert asked == ["once"]
+        assert telemetry.gauges()["slots_lost"] == 2
+        returns.set()
+        wait_for(lambda: tools.stuck() == 0, "the tools return")
+        process._look_for_lost_slots()
+        assert telemetry.gauges()["slots_lost"] == 0
+
+
+def assert_set(event: threading.Event) -> None:
+    assert event.wait(60)
+
+
+def test_a_process_that_stops_closes_what_it_opened(tmp_path: Path, model: Model) -> None:
+    closed: list[str] = []
+    with fleet_process(tmp_path, model) as process:
+        for name, port in (("broker", process.publisher), ("fast", process.ports.fast), ("store", process.ports.store)):
+            note_close(port, name, closed)
+    assert closed == ["broker", "fast", "store"]
+
+
+def note_close(port: object, name: str, closed: list[str]) -> None:
+    real = port.close  # type: ignore[attr-defined]
+
+    def close() -> None:
+        closed.append(name)
+        real()
+
+    port.close = close  # type: ignore[attr-defined]
