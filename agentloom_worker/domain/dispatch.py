@@ -50,7 +50,10 @@ class WakeUp:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A row that this process holds. `attempts` includes this claim; `now_us` is the database's clock."""
+    """A row that this process holds. `attempts` includes this claim; `now_us` is the database's clock.
+
+    `took_over`: the claim before this one ended by expiry, which is a loss (RULINGS T8).
+    """
 
     dispatch_id: DispatchId
     token: ClaimToken
@@ -64,6 +67,7 @@ class Claim:
     attempts: int
     failures: int
     now_us: int
+    took_over: bool = False
 
     @property
     def first(self) -> bool:

@@ -94,6 +94,8 @@ class Sweeper:
 
     def _note_parked(self, rows: list[SweptRow]) -> int:
         """Say which rows the sweep has parked; the event of one run never stops the sweep."""
+        telemetry.count("claims_lost", len(rows))
+        telemetry.count("steps_parked", len(rows))
         for row in rows:
             telemetry.log(logging.ERROR, "step_parked", dispatch_id=row.dispatch_id, step=row.step)
             if row.run_id is None:

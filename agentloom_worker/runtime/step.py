@@ -119,6 +119,9 @@ class StepRunner:
         if claim is None:
             telemetry.count("claims_missed")
             return False
+        if claim.took_over:
+            telemetry.count("claims_lost")
+            telemetry.log(logging.INFO, "claim_taken_over", dispatch_id=dispatch_id, step=claim.step)
         if isinstance(STEPS.get(claim.step), EffectStep):
             # A pure step is over before a duplicate comes. Never dropped where a commit consumes the row: a
             # duplicate that comes late then costs no claim either.

@@ -116,18 +116,19 @@ DISPATCH_INSERT_DELIVERY = Template(
 CLAIM = Template(
     "dispatch_claim",
     "dispatch_id:uuid token:uuid owner:uuid ttl_us:int grace_us:int solitary:bool losses_before_solitary:int",
+    # `wakes` is -1 while the holder has taken the row over: RETURNING knows no value of before.
     "UPDATE pending_dispatch SET"
     " losses = losses + CASE WHEN claim_token IS NOT NULL AND claim_token <> :token THEN 1 ELSE 0 END,"
     " attempts = attempts + CASE WHEN claim_token = :token THEN 0 ELSE 1 END,"
     " claim_token = :token, claimed_by = :owner, claimed_until = {now} + :ttl_us, wake_at = {now} + :ttl_us,"
-    " suspect_at = NULL, wakes = 0"
+    " suspect_at = NULL, wakes = CASE WHEN claim_token = :token THEN wakes WHEN claim_token IS NULL THEN 0 ELSE -1 END"
     " WHERE dispatch_id = :dispatch_id AND parked_at IS NULL AND not_before <= {now}"
     " AND (queue <> 'solitary' OR :solitary)"
     " AND (claim_token IS NULL OR claim_token = :token"
     " OR (claimed_by <> :owner AND suspect_at < {now} - :grace_us"
     " AND losses + 1 < :losses_before_solitary + CASE WHEN queue = 'solitary' THEN 1 ELSE 0 END"
     " AND (claimed_until < {now} OR claimed_until > {now} + 2 * :ttl_us)))"
-    " RETURNING scope_id, run_id, step, step_version, subject_id, key, epoch, attempts, failures, {now}",
+    " RETURNING scope_id, run_id, step, step_version, subject_id, key, epoch, attempts, failures, {now}, wakes",
 )
 # Allowed only to a holder that has not begun the effect (RULINGS A1). `failures` counts exceptions (U2).
 HAND_BACK = Template(
@@ -257,7 +258,7 @@ TEMPLATES = (
 
 def to_claim(dispatch_id: DispatchId, token: ClaimToken, row: tuple[object, ...]) -> Claim:
     """A claim from what the claim statement returned."""
-    scope, run_id, step, version, subject, key, epoch, attempts, failures, now = row
+    scope, run_id, step, version, subject, key, epoch, attempts, failures, now, wakes = row
     return Claim(
         dispatch_id=dispatch_id,
         token=token,
@@ -271,6 +272,7 @@ def to_claim(dispatch_id: DispatchId, token: ClaimToken, row: tuple[object, ...]
         attempts=int(attempts),  # type: ignore[call-overload]
         failures=int(failures),  # type: ignore[call-overload]
         now_us=int(now),  # type: ignore[call-overload]
+        took_over=int(wakes) < 0,  # type: ignore[call-overload]
     )
 
 
@@ -380,7 +382,7 @@ def _to_row(row: Any) -> DispatchRow:
         row.attempts,
         row.losses,
         row.failures,
-        row.wakes,
+        max(0, row.wakes),
         row.last_error,
         row.parked_at,
         row.created_at,

@@ -6,11 +6,13 @@ from dataclasses import replace
 import pytest
 from sqlalchemy.pool import QueuePool
 
+from agentloom_worker import telemetry
 from agentloom_worker.cancellation import CancelReason
 from agentloom_worker.cleanup.sweeps.run_leases import renew_run_leases
+from agentloom_worker.domain.dispatch import Claim
 from agentloom_worker.domain.run import Phase, RunStatus
 from agentloom_worker.errors import PersistenceUnavailableError
-from agentloom_worker.ids import DispatchId, ProcessId, RunId
+from agentloom_worker.ids import ClaimToken, DispatchId, ProcessId, RunId
 from agentloom_worker.limits import RUN_LEASE_TTL_S
 from agentloom_worker.runtime.ports import US
 from agentloom_worker.storage.tables import metadata
@@ -280,3 +282,58 @@ def test_T9_a_superseded_claim_and_a_stopped_run_are_heard_of_without_a_free_rea
         keeper.renew()
         keeper.poll_control()
     assert (stopped.cancellation.reason, lost.cancellation.reason) == (CancelReason.STOP, CancelReason.SUPERSEDED)
+
+
+def _counted(name: str) -> int:
+    return telemetry.counters().get(name, 0)
+
+
+def test_T8_losses_and_rows_that_a_sweep_parks_are_counted_once_each(database_url: str) -> None:
+    ground = stand(database_url)
+    row = ground.row_of("prepare_context")
+    lost, parked = _counted("claims_lost"), _counted("steps_parked")
+
+    def take(*, solitary: bool) -> Claim:
+        other = ProcessId(ground.new())
+        token = ClaimToken(ground.ports.ids.token())
+        claims = [
+            ground.store.claim(
+                row,
+                token,
+                other,
+                ttl_us=ground.ports.settings.claim_ttl_us,
+                grace_us=ground.ports.settings.grace_us,
+                solitary=solitary,
+            )
+            for _ in range(2)
+        ]
+        assert claims[0] == claims[1], "a claim that is sent again is the same claim"
+        assert claims[0] is not None
+        return claims[0]
+
+    first = take(solitary=False)
+    assert not first.took_over
+    ground.store.hand_back(first, delay_us=0, failed=False, failures_max=5, error=None)
+    assert not take(solitary=False).took_over, "a row that was handed back is nobody's loss"
+    ground.expire()
+    assert take(solitary=False).took_over
+    ground.expire()
+    ground.worker.sweeper.sweep()
+    assert take(solitary=True).took_over
+    (held,) = [found for found in ground.store.list_dispatches() if found.dispatch_id == row]
+    assert (held.losses, held.wakes) == (2, 0)
+    assert _counted("claims_lost") == lost, "whoever runs the row counts, not the store"
+    ground.expire()
+    ground.worker.sweeper.sweep()
+    assert (_counted("claims_lost"), _counted("steps_parked")) == (lost + 1, parked + 1)
+
+
+def test_T8_a_row_that_is_taken_over_is_one_loss_of_the_fleet(database_url: str) -> None:
+    ground = stand(database_url)
+    ground.claim("prepare_context", ProcessId(ground.new()))
+    lost = _counted("claims_lost")
+    row = ground.row_of("prepare_context")
+    assert not ground.worker.runner.run(row)
+    ground.expire()
+    assert ground.worker.runner.run(row)
+    assert _counted("claims_lost") == lost + 1

@@ -1,9 +1,13 @@
 """What a process shows to Prometheus."""
 
+import re
 import socket
 import urllib.request
+from collections import Counter
 from contextlib import closing
+from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from agentloom_worker import telemetry
@@ -13,6 +17,7 @@ from agentloom_worker.errors import PersistenceUnavailableError
 from agentloom_worker.metrics import DEPTHS_FRESH_S, serve_metrics
 from tests.server_process import free_port
 
+ROOT = Path(__file__).resolve().parents[2]
 DEPTH = QueueDepth("model", due=3, waiting=2, claimed=1, suspect=1, parked=4, lost=5, oldest_due_us=1_500_000)
 
 
@@ -49,6 +54,28 @@ def test_counters_readings_durations_and_depths_are_shown() -> None:
               ("due", "waiting", "claimed", "parked", "lost")}  # fmt: skip
     assert depths == {"due": 3, "waiting": 2, "claimed": 1, "parked": 4, "lost": 5}
     assert shown["agentloom_oldest_due_seconds", (("queue", "model"),)] == 1.5
+
+
+def test_every_metric_of_the_operators_page_is_at_the_endpoint_of_a_process_that_has_done_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, empty in (("_counters", Counter()), ("_gauges", {}), ("_durations", {})):
+        monkeypatch.setattr(telemetry, name, empty)
+    page = (ROOT / "docs" / "operations.md").read_text()
+    documented = set(re.findall(r"^\| `(agentloom_[a-z_]+)", page, re.MULTILINE))
+    port = free_port()
+    close = serve_metrics("127.0.0.1", port, ManualClock(), lambda: [DEPTH])
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            text = answer.read().decode()
+        shown = scrape(port)
+    finally:
+        close()
+    named = set(re.findall(r"^# TYPE (agentloom_[a-z_]+) ", text, re.MULTILINE))
+    assert named == documented
+    for what in ("commits", "claims_lost", "commits_fenced", "steps_parked", "redispatched"):
+        assert shown[f"agentloom_{what}_total", ()] == 0
+    assert ("agentloom_oldest_xmin_held_s", ()) not in shown, "a reading that nobody took is no reading"
 
 
 def test_the_database_is_asked_at_most_once_in_a_while_and_may_be_away() -> None:

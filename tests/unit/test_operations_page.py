@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from agentloom_worker.metrics import COUNTERS, DURATIONS, GAUGES
 from agentloom_worker.settings import settings_reference
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,8 +41,16 @@ def test_every_metric_has_its_line_and_no_other_is_named() -> None:
     counted = {name for path in sources() for name in metrics_of(path)}
     assert len(counted) > 40
     assert set(documented) == counted | QUEUE_METRICS
-    shown = (ROOT / "agentloom_worker" / "metrics.py").read_text()
-    assert all(f'"{name}"' in shown for name in QUEUE_METRICS)
+
+
+def test_the_page_and_the_endpoint_say_the_same_of_each_metric() -> None:
+    said = dict(re.findall(r"^\| `(agentloom_[a-z_]+)` \| (.*) \|$", PAGE, re.MULTILINE))
+    told = {
+        SHAPES[kind].format(name): meaning
+        for kind, table in (("count", COUNTERS), ("gauge", GAUGES), ("observe", DURATIONS))
+        for name, meaning in table.items()
+    }
+    assert {name: meaning for name, meaning in said.items() if name not in QUEUE_METRICS} == told
 
 
 def test_every_event_that_the_page_names_is_logged() -> None:
