@@ -4,6 +4,7 @@
 should look. Redis and the broker carry hints, so a fault of theirs costs time and not work.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ SNAPSHOT_WARN_S = 300.0
 SNAPSHOT_WARN_XIDS = 5_000_000
 DUE_WARN_MS = 30_000
 MEMORY_WARN = 0.9
+# Every run comes through these. `solitary` is wanted only by a row that cost processes their life.
+NEEDED = frozenset({Queue.CONTROL, Queue.MODEL, Queue.TOOLS, Queue.MAINTENANCE})
 
 
 class State(StrEnum):
@@ -177,6 +180,14 @@ def _disk(name: str, facts: RedisFacts) -> Line:
     return ok(f"{name}.persistence", found)
 
 
+def judge_broker_address(url: str, shown: str) -> Line:
+    """Whom the broker's address trusts: unlike the leases' client, kombu verifies no certificate by itself."""
+    if not url.startswith("rediss://") or re.search(r"[?&]ssl_cert_reqs=(CERT_)?REQUIRED\b", url, re.IGNORECASE):
+        return ok("broker.address", shown)
+    advice = "add ?ssl_cert_reqs=required to AGENTLOOM_BROKER, and &ssl_ca_certs=FILE for an authority of your own"
+    return warn("broker.address", f"{shown}: its certificate is not verified", advice)
+
+
 def judge_broker(facts: BrokerFacts | Unreachable) -> Iterator[Line]:
     """The broker as wake-ups are published to it."""
     if isinstance(facts, Unreachable):
@@ -194,9 +205,12 @@ def judge_broker(facts: BrokerFacts | Unreachable) -> Iterator[Line]:
 def judge_fleet(workers: Sequence[WorkerProcess], queues: Sequence[QueueState], version: str) -> Iterator[Line]:
     """Who is there, and what waits for nobody."""
     there = [worker for worker in workers if is_present(worker)]
+    taking = [worker for worker in there if not worker.draining]
     versions = Counter(worker.version for worker in there)
-    found = f"{len(there)} process(es), {sum(worker.slots for worker in there)} slots"
-    if there:
+    found = f"{len(taking)} process(es), {sum(worker.slots for worker in taking)} slots"
+    if len(there) > len(taking):
+        found += f"; {len(there) - len(taking)} more drain"
+    if taking:
         yield ok("fleet.workers", found)
     else:
         yield warn(
@@ -211,13 +225,17 @@ def judge_fleet(workers: Sequence[WorkerProcess], queues: Sequence[QueueState], 
     if silent := len(workers) - len(there):
         advice = "see why they died or cannot reach the database; their rows pass on by themselves"
         yield warn("fleet.silent", f"{silent} process(es) fell silent in the last quarter of an hour", advice)
-    yield from _queues(queues)
+    late = [queue for queue in queues if queue.due and queue.oldest_due_ms >= DUE_WARN_MS]
+    unserved = [queue.queue for queue in queues if queue.queue in NEEDED and not queue.slots and queue not in late]
+    if taking and unserved:
+        advice = "start a worker of it before a run comes there: its rows would wait until their deadline"
+        yield warn("fleet.queues", f"nobody serves {', '.join(unserved)}", advice)
+    yield from _late(late)
+    yield _parked(queues)
 
 
-def _queues(queues: Sequence[QueueState]) -> Iterator[Line]:
+def _late(queues: Sequence[QueueState]) -> Iterator[Line]:
     for queue in queues:
-        if not queue.due or queue.oldest_due_ms < DUE_WARN_MS:
-            continue
         found = f"{queue.due} due, the oldest for {queue.oldest_due_ms / 1000:.0f} s, {queue.slots} slots"
         if queue.slots == 0:
             pool = "prefork -c 1" if queue.queue == Queue.SOLITARY else "threads"
@@ -225,13 +243,14 @@ def _queues(queues: Sequence[QueueState]) -> Iterator[Line]:
             yield fail(f"queue.{queue.queue}", f"{found}: nobody serves it", start)
         else:
             yield warn(f"queue.{queue.queue}", found, "start more workers of this queue, or give them more slots")
+
+
+def _parked(queues: Sequence[QueueState]) -> Line:
     parked = sum(queue.parked for queue in queues)
-    if parked:
-        yield warn(
-            "fleet.parked", f"{parked} step(s)", "look at them: agentloom dispatches parked; then retry or fail each"
-        )
-    else:
-        yield ok("fleet.parked", "none")
+    if not parked:
+        return ok("fleet.parked", "none")
+    advice = "look at them: agentloom dispatches parked; then retry or fail each"
+    return warn("fleet.parked", f"{parked} step(s)", advice)
 
 
 def _skew(name: str, clock: ClockOffset) -> Line:

@@ -14,6 +14,7 @@ from agentloom_worker.cli.diagnosis import (
     State,
     fail,
     judge_broker,
+    judge_broker_address,
     judge_connections,
     judge_database,
     judge_fleet,
@@ -88,7 +89,7 @@ def _tables(settings: FleetSettings, facts: DatabaseFacts) -> Iterator[Line]:
 def _messages(settings: FleetSettings, clock: Clock) -> Iterator[Line]:
     """The broker and the Redis of the leases, which are often one."""
     address = broker_address(settings)
-    yield ok("broker.address", show_url(address.url))
+    yield judge_broker_address(address.url, show_url(address.url))
     if address.is_redis:
         yield from judge_redis("broker", _ask(lambda: probe_redis(address.url, clock, settings.sentinel_master)))
     yield from judge_broker(_ask(lambda: probe_broker(address, settings.publish_timeout_s)))

@@ -9,6 +9,7 @@ from agentloom_worker.cli.diagnosis import (
     Line,
     State,
     judge_broker,
+    judge_broker_address,
     judge_connections,
     judge_database,
     judge_fleet,
@@ -180,12 +181,40 @@ def test_connections_are_counted_for_every_process_that_is_there(
         ([WORKER], replace(QUEUE, due=2, oldest_due_ms=31_000), {"queue.model": State.WARN}),
         ([WORKER], replace(QUEUE, due=2, oldest_due_ms=31_000, slots=0), {"queue.model": State.FAIL}),
         ([WORKER], replace(QUEUE, parked=1), {"fleet.parked": State.WARN}),
+        ([WORKER], replace(QUEUE, slots=0), {"fleet.queues": State.WARN}),
+        ([WORKER], replace(QUEUE, queue="solitary", slots=0), {}),
+        ([], replace(QUEUE, slots=0), {"fleet.workers": State.WARN}),
+        ([replace(WORKER, draining=True)], QUEUE, {"fleet.workers": State.WARN}),
+        ([WORKER, replace(WORKER, draining=True)], QUEUE, {}),
     ],
 )
 def test_what_waits_for_nobody_is_named(
     workers: list[WorkerProcess], queue: QueueState, expected: dict[str, State]
 ) -> None:
     assert complaints(judge_fleet(workers, [queue], "1.0")) == expected
+
+
+def test_processes_that_drain_are_no_capacity() -> None:
+    (line,) = [
+        line for line in judge_fleet([WORKER, replace(WORKER, draining=True)], [], "1.0") if "slots" in line.found
+    ]
+    assert line.found == "1 process(es), 4 slots; 1 more drain"
+
+
+@pytest.mark.parametrize(
+    ("url", "state"),
+    [
+        ("redis://cache/0", State.OK),
+        ("amqps://cache//", State.OK),
+        ("rediss://cache/0", State.WARN),
+        ("rediss://cache/0?ssl_cert_reqs=none", State.WARN),
+        ("rediss://cache/0?ssl_ca_certs=/ca.pem&ssl_cert_reqs=required", State.OK),
+        ("rediss://cache/0?ssl_cert_reqs=CERT_REQUIRED", State.OK),
+    ],
+)
+def test_a_broker_whose_certificate_nobody_verifies_is_named(url: str, state: State) -> None:
+    line = judge_broker_address(url, "shown")
+    assert (line.state, line.advice is None) == (state, state is State.OK)
 
 
 def test_the_remedy_for_an_unserved_queue_starts_a_worker_of_it() -> None:
