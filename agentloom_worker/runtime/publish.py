@@ -6,7 +6,7 @@ from typing import assert_never
 
 from agentloom_worker import limits
 from agentloom_worker.capabilities.builtin import BUILTINS
-from agentloom_worker.capabilities.catalog import build_catalog
+from agentloom_worker.capabilities.catalog import refuse_repeated
 from agentloom_worker.capabilities.declare import declare_python
 from agentloom_worker.capabilities.http_declare import declare_http
 from agentloom_worker.capabilities.problem import DeclarationError
@@ -105,7 +105,7 @@ def _declare_tool(key: str, tool: ToolDocument, retry: RetryPolicy) -> Capabilit
 
 def _refuse_duplicates(specs: Iterable[CapabilitySpec]) -> None:
     try:
-        build_catalog(specs)
+        refuse_repeated(specs)
     except DeclarationError as error:
         raise ReleaseInvalidError(
             tuple((f"/tools/{problem.path}", problem.text) for problem in error.problems)
