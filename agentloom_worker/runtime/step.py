@@ -469,7 +469,8 @@ class StepRunner:
             if parked:
                 telemetry.count("steps_parked")
                 if live.claim.run_id is not None:
-                    self._ports.store.note_event(live.claim.run_id, "step.parked", {"step": live.claim.step})
+                    key = f"parked:{live.claim.token}"
+                    self._ports.store.note_event(live.claim.run_id, key, "step.parked", {"step": live.claim.step})
         except AgentloomError as failed:
             self._leave(live, failed)
 

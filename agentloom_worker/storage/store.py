@@ -98,7 +98,7 @@ class SliceRows:
 
 @dataclass(frozen=True, slots=True)
 class SweptRow:
-    """A row that the sweep touched."""
+    """A row that the sweep touched; `token` is the claim under which it stands, or was parked."""
 
     dispatch_id: DispatchId
     queue: str
@@ -107,6 +107,7 @@ class SweptRow:
     step: str
     version: int
     parked: bool
+    token: ClaimToken | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +193,11 @@ class Store:
             raise
         return True
 
-    def note_event(self, run_id: RunId, kind: str, fields: dict[str, object]) -> None:
-        """One event that no step's commit carries; a terminal run takes none."""
+    def note_event(self, run_id: RunId, key: str, kind: str, fields: dict[str, object]) -> None:
+        """One event that no step's commit carries, once under its key; a terminal run takes none (RULINGS T6)."""
         statements = [
             run.RUN_FENCE(run_id, 1, 0, 0),
+            commit_log.note(run_id, key),
             commit_log.EVENT_INSERT(run_id, 0, kind, canonical_bytes(fields)),
         ]
         try:
@@ -285,6 +287,7 @@ class Store:
                 str(row[4]),
                 int(row[6]),  # type: ignore[call-overload]
                 row[5] is not None,
+                ClaimToken(dispatch.as_uuid(row[2])) if row[2] else None,
             )
             for row in rows
         ]
@@ -319,16 +322,20 @@ class Store:
         with self.read() as conn:
             return dispatch.load_row(conn, dispatch_id)
 
-    def retry_dispatch(self, dispatch_id: UUID, queue: str) -> bool:
-        """An operator's retry of a parked row; what may have been sent stays marked so (RULINGS U13)."""
-        mark = operation.ATTEMPT_MARK_ROW_SENT(dispatch_id)
-        retry = dispatch.RETRY(dispatch_id, queue)
+    def retry_dispatch(self, row: DispatchRow, queue: str) -> bool:
+        """An operator's retry of a row as it was parked; what may have been sent stays marked so (RULINGS U13).
+
+        False if it is no longer parked, unless it was this parking that was retried already (T6).
+        """
+        key = f"retry:{row.dispatch_id}:{row.parked_at}"
+        statements = [operation.ATTEMPT_MARK_ROW_SENT(row.dispatch_id)]
+        if row.run_id is not None:
+            statements.append(commit_log.note(row.run_id, key))
+        statements.append(dispatch.RETRY(row.dispatch_id, row.parked_at, queue))
         try:
-            self.driver.apply([mark, retry])
-        except AgentloomError as error:
-            if error.code is Code.REVISION_CONFLICT:
-                return False
-            raise
+            self.driver.apply(statements)
+        except NotAppliedError:
+            return row.run_id is not None and self.find_commit(row.run_id, key.encode()) is not None
         return True
 
     # -- slices --------------------------------------------------------------------------------------

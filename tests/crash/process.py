@@ -284,7 +284,7 @@ def _drive(worker: Worker, stead: Stead, operator: bool) -> None:
             return
         for row in parked:
             stead.ledger.note("parked", row.step, (row.last_error or "").partition(" [")[0])
-            assert store.retry_dispatch(row.dispatch_id, STEPS[row.step].queue.value)
+            assert store.retry_dispatch(row, STEPS[row.step].queue.value)
         stead.operator.touch()
     raise AssertionError("rows park again and again")
 
