@@ -45,6 +45,7 @@ from agentloom_worker.runtime.result import (
 )
 from agentloom_worker.runtime.slice import Slice, load_owned_release, load_slice, remember_view
 from agentloom_worker.runtime.table import STEPS, EffectStep, PureStep
+from agentloom_worker.storage.driver import RefusedError
 
 _UNKNOWN_STEP_DELAY_US = 5 * US
 _FUSED_PARTS_MAX = 16
@@ -223,6 +224,14 @@ class StepRunner:
                     pause_s = 0.02 * attempt * self._ports.chance.random()
                     self._ports.clock.wait(live.cancellation.event, pause_s)
                 slice_ = self._reload(live, slice_, outcome)
+                continue
+            except RefusedError as error:
+                # It would be refused again. What its first part recorded need not fall with the parts behind (R1).
+                if len(plan.commit.parts) == 1:
+                    raise
+                telemetry.count("tails_refused")
+                telemetry.log(logging.ERROR, "tail_refused", dispatch_id=live.claim.dispatch_id, error=error.message)
+                fused, slice_ = False, self._reload(live, slice_, outcome)
                 continue
             faults.hit("commit.after", live.claim.step)
             assert receipt is not None, "a step's commit names its run"
