@@ -16,6 +16,7 @@ from agentloom_worker.cancellation import CancelReason
 from agentloom_worker.canonical import canonical_bytes
 from agentloom_worker.capabilities.result import encode_result
 from agentloom_worker.domain.commit import CommitReceipt, OutboxRow, RunMove, RuntimeCommit
+from agentloom_worker.domain.damage import DAMAGED
 from agentloom_worker.domain.dispatch import Claim, Queue, Successor, WakeUp
 from agentloom_worker.domain.model import Cancelled, Completed, Executed, Failed
 from agentloom_worker.domain.operation import Attempt
@@ -29,7 +30,7 @@ from agentloom_worker.errors import (
     SupersededError,
 )
 from agentloom_worker.frozen import replace
-from agentloom_worker.ids import ClaimToken, DispatchId, ProcessId
+from agentloom_worker.ids import ClaimToken, DispatchId, ProcessId, RunId
 from agentloom_worker.runtime.commit import commit, save_late
 from agentloom_worker.runtime.dispatch import outbox_row, wake_up
 from agentloom_worker.runtime.lease import Keeper
@@ -43,6 +44,7 @@ from agentloom_worker.runtime.result import (
     merge_parts,
     merge_puts,
 )
+from agentloom_worker.runtime.salvage import salvage
 from agentloom_worker.runtime.slice import Slice, load_owned_release, load_slice, remember_view
 from agentloom_worker.runtime.table import STEPS, EffectStep, PureStep
 from agentloom_worker.storage.driver import RefusedError
@@ -164,16 +166,40 @@ class StepRunner:
             return None
         if claim.run_id is None:
             raise InvariantError(f"dispatch {claim.dispatch_id} names no run")
-        slice_ = slice_ or load_slice(self._ports, claim.run_id)
-        faults.hit("step.loaded", claim.step)
-        if isinstance(entry, PureStep):
-            return self._settle(live, slice_, entry, None, budget)
+        try:
+            slice_ = slice_ or load_slice(self._ports, claim.run_id)
+            faults.hit("step.loaded", claim.step)
+            if isinstance(entry, PureStep):
+                return self._settle(live, slice_, entry, None, budget)
+        except DAMAGED as error:
+            if not self._salvage(live, claim.run_id, error, loaded=slice_ is not None):
+                raise
+            return None
         live.deadline_us = slice_.run.deadline_at
         if live.cancellation.reason is CancelReason.DRAIN:
             self._hand_back(live, delay_us=0, error=None)
             return None
         slice_, outcome = entry.perform(self._ports, slice_, live)
         return self._record(live, slice_, entry, outcome, budget)
+
+    def _salvage(self, live: Live, run_id: RunId, error: Exception, *, loaded: bool) -> bool:
+        """End a run without the rows that cannot be read; False if this step is none of its end, or can read them."""
+        saved = salvage(self._ports, live.claim, run_id, error, loaded=loaded)
+        if saved is None:
+            return False
+        telemetry.count("steps_salvaged")
+        for row in saved.unreadable:
+            telemetry.log(logging.ERROR, "row_unreadable", run_id=run_id, step=live.claim.step, row=row)
+        faults.hit("commit.before", live.claim.step)
+        commit(self._ports, saved.commit, self.process_id)
+        faults.hit("commit.after", live.claim.step)
+        if saved.commit.events:
+            self._ports.on_event(run_id)
+        if saved.commit.fence is not None and saved.commit.fence.move is RunMove.STOP:
+            self._ports.fast.push_cancel(run_id)
+        self._ports.publish([wake_up(row) for row in saved.commit.outbox])
+        faults.hit("publish.after", live.claim.step)
+        return True
 
     def _record(self, live: Live, slice_: Slice, entry: EffectStep, outcome: Outcome, budget: _Budget) -> Inline | None:
         """Commit an outcome; one that comes too late is kept on its attempt, once (RULINGS R3)."""

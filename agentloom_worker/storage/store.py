@@ -67,6 +67,7 @@ from agentloom_worker.storage.driver import Driver, NotAppliedError
 from agentloom_worker.storage.postgres import PostgresDriver
 from agentloom_worker.storage.sqlite import SqliteDriver
 from agentloom_worker.storage.template import Statement
+from agentloom_worker.storage.wreck import Wreck, load_wreck
 
 US = 1_000_000
 
@@ -379,6 +380,11 @@ class Store:
                 )
             inputs = self._load_inputs(conn, loaded)
         return SliceRows(loaded, node, held, op, attempt, ticket, batch, members, member_attempts, inputs)
+
+    def load_wreck(self, run_id: RunId) -> Wreck | None:
+        """What the end of a run needs, row by row, where its slice cannot be read."""
+        with self.read() as conn:
+            return load_wreck(conn, run_id)
 
     def _load_inputs(self, conn: sa.Connection, loaded: Run) -> tuple[PendingInput, ...]:
         delivery, user_input = session.user_input_delivery, session.user_input
