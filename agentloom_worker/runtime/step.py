@@ -538,8 +538,10 @@ class StepRunner:
         attempt, fact = _late_fact(live, slice_, outcome)
         if attempt is None or fact is None:
             return
+        faults.hit("late.before", live.claim.step)
         try:
             save_late(self._ports, attempt, fact)
+            faults.hit("late.after", live.claim.step)
         except AgentloomError as error:
             telemetry.log(logging.WARNING, "late_fact_failed", code=error.code)
 
