@@ -1,7 +1,8 @@
 """Named points at which tests kill a process or raise; no-ops in production.
 
-`hit(point, detail)` is called with the step's name as detail. The crash suite installs a trigger that
-counts hits and sends a real SIGKILL to its own process; see `POINTS` for what each point means.
+`hit(point, detail)` is called with the name of the step, or of the client's command, as detail. The crash suite
+installs a trigger that counts hits and sends a real SIGKILL to its own process; see `POINTS` for what each point
+means.
 """
 
 from collections.abc import Callable
@@ -17,13 +18,19 @@ POINTS: dict[str, str] = {
     "commit.before": "the write set is built, nothing is sent",
     "commit.after": "the commit is durable, nothing is published",
     "publish.after": "successors are published",
+    "late.before": "a voided claim has brought something back, it is in memory only",
+    "late.after": "what it brought back is kept on its attempt",
+    "command.before": "a client's command is checked and built, nothing is sent",
+    "command.after": "the command is durable, neither its client nor anybody else has heard of it",
 }
+# The commands that pass through points of their own; they run in whatever process a client has.
+COMMANDS = ("ask", "stop", "publish")
 
 _trigger: Callable[[str, str], None] | None = None
 
 
 def hit(point: str, detail: str) -> None:
-    """Mark that execution has reached a point. `detail` is the step's name."""
+    """Mark that execution has reached a point. `detail` is the step's name, or the command's."""
     if _trigger is not None:
         _trigger(point, detail)
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from uuid import UUID
 
-from agentloom_worker.audit.damage import DAMAGED, describe
 from agentloom_worker.audit.fault import Fault
 from agentloom_worker.canonical import parse
+from agentloom_worker.domain.damage import DAMAGED, describe
 from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.storage.audit_scan import has_receipt_rows, list_client_commits, list_odd_commits
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from agentloom_worker.audit.damage import DAMAGED, describe
 from agentloom_worker.audit.facts import RunFacts
 from agentloom_worker.audit.fault import Fault
 from agentloom_worker.audit.sequence import broken_sequence
@@ -16,6 +15,7 @@ from agentloom_worker.domain.context import (
     RoleContext,
     next_manifest_hash,
 )
+from agentloom_worker.domain.damage import DAMAGED, describe
 from agentloom_worker.domain.model import Role
 from agentloom_worker.domain.operation import OperationKind
 from agentloom_worker.domain.run import BatchState

@@ -7,11 +7,11 @@ of the next one. That is so while each record has a single effective entry.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from agentloom_worker.audit.damage import DAMAGED, describe
 from agentloom_worker.canonical import parse, sha256
 from agentloom_worker.context.request import estimate_tokens, fragment_tokens, hash_request
 from agentloom_worker.context.view import View
 from agentloom_worker.domain.context import RoleContext
+from agentloom_worker.domain.damage import DAMAGED, describe
 from agentloom_worker.domain.model import Role
 from agentloom_worker.domain.recipe import Recipe
 from agentloom_worker.domain.run import Run

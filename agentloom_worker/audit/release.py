@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from agentloom_worker.audit.damage import DAMAGED, describe
 from agentloom_worker.audit.fault import Fault
+from agentloom_worker.domain.damage import DAMAGED, describe
 from agentloom_worker.domain.release import load_release
 from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.storage.audit_scan import list_releases

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from agentloom_worker.audit.damage import DAMAGED, describe
 from agentloom_worker.audit.facts import RunFacts
 from agentloom_worker.audit.fault import Fault
 from agentloom_worker.audit.history import FrozenRequest, History
 from agentloom_worker.canonical import effective_text, parse, sha256
+from agentloom_worker.domain.damage import DAMAGED, describe
 from agentloom_worker.domain.model import Role
 from agentloom_worker.domain.operation import Payload
 from agentloom_worker.ids import InputId

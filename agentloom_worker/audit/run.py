@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from agentloom_worker.audit.damage import DAMAGED, describe
 from agentloom_worker.audit.facts import RunFacts
 from agentloom_worker.audit.fault import Fault
 from agentloom_worker.audit.sequence import broken_sequence
+from agentloom_worker.domain.damage import DAMAGED, describe
 from agentloom_worker.domain.model import Executed
 from agentloom_worker.domain.operation import AttemptState, OperationKind, OperationStatus
 from agentloom_worker.domain.run import (

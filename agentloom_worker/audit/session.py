@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from agentloom_worker.audit.damage import DAMAGED, describe
 from agentloom_worker.audit.facts import RunFacts
 from agentloom_worker.audit.fault import Fault
 from agentloom_worker.audit.sequence import broken_sequence
 from agentloom_worker.domain.context import MessageKind
+from agentloom_worker.domain.damage import DAMAGED, describe
 from agentloom_worker.domain.recipe import Recipe
 from agentloom_worker.domain.session import DeliveryState
 from agentloom_worker.ids import InputId, OperationId

@@ -1,32 +1,22 @@
-"""The catalog of a role: its resolved capabilities in a fixed order, with one hash."""
+"""The catalog of a role: no name twice, and what is found under one. Its order and hash are the frozen release's."""
 
 from collections.abc import Iterable
-from dataclasses import asdict
 
-from agentloom_worker.canonical import canonical_bytes, sha256_hex
 from agentloom_worker.capabilities.problem import DeclarationError, DeclarationProblem
 from agentloom_worker.domain.capability import CapabilitySpec, Catalog
 from agentloom_worker.domain.model import Category, Executed, Failure
 from agentloom_worker.errors import Code
 
 
-def build_catalog(specs: Iterable[CapabilitySpec]) -> Catalog:
-    """Sort by model name (a stable request prefix) and hash what a call depends on.
-
-    Raises DeclarationError if two capabilities share a model name or a key.
-    """
-    capabilities = tuple(sorted(specs, key=lambda spec: (spec.model_name, spec.key)))
+def refuse_repeated(specs: Iterable[CapabilitySpec]) -> None:
+    """Raise DeclarationError if two capabilities of one role share a model name or a key."""
+    capabilities = sorted(specs, key=lambda spec: (spec.model_name, spec.key))
     problems = [
         *_repeated("model_name", [spec.model_name for spec in capabilities]),
         *_repeated("key", [spec.key for spec in capabilities]),
     ]
     if problems:
         raise DeclarationError("(catalog)", problems)
-    return Catalog(
-        capabilities=capabilities,
-        catalog_hash=sha256_hex(canonical_bytes([_hashed(spec) for spec in capabilities])),
-        by_model_name={spec.model_name: spec for spec in capabilities},
-    )
 
 
 def find(catalog: Catalog, model_name: str) -> CapabilitySpec | None:
@@ -47,18 +37,3 @@ def _repeated(what: str, names: list[str]) -> list[DeclarationProblem]:
         for name in sorted(set(names))
         if names.count(name) > 1
     ]
-
-
-def _hashed(spec: CapabilitySpec) -> dict[str, object]:
-    http: dict[str, object] = {} if spec.http is None else {"http": asdict(spec.http)}
-    return http | {
-        "model_name": spec.model_name,
-        "description": spec.description,
-        "input_schema": spec.input_schema,
-        "output_schema": spec.output_schema,
-        "kind": spec.kind,
-        "handler_ref": spec.handler_ref,
-        "effect": spec.effect,
-        "timeout_ms": spec.timeout_ms,
-        "retry": asdict(spec.retry),
-    }

@@ -87,7 +87,10 @@ class CapabilitySpec:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """The resolved tools of one role, sorted by model name (stable request prefix)."""
+    """The resolved tools of one role, sorted by model name (stable request prefix).
+
+    `catalog_hash` is over what the frozen release holds of them: `domain/release.py` alone makes it.
+    """
 
     capabilities: tuple[CapabilitySpec, ...]
     catalog_hash: str

@@ -6,6 +6,7 @@ The client's key makes a repetition return the first receipt; another command un
 from dataclasses import dataclass
 from uuid import UUID
 
+from agentloom_worker import faults
 from agentloom_worker.canonical import canonical_bytes, parse
 from agentloom_worker.domain.commit import Event, Part, Put, RunAccept, RunFence, RunMove, RuntimeCommit
 from agentloom_worker.domain.context import EMPTY_MANIFEST, RoleContext
@@ -113,7 +114,9 @@ def accept_question(
     found = ports.store.find_commit(session.session_id, key)
     if found is None:
         todo = _question(ports, session, body, _release(ports, session, release_id), key, command)
+        faults.hit("command.before", "ask")
         commit(ports, todo)
+        faults.hit("command.after", "ask")
         rows = todo.outbox
         ports.publish([wake_up(row) for row in rows])
         found = ports.store.find_commit(session.session_id, key)
@@ -257,12 +260,14 @@ def stop_run(
         delete_run_rows=True,
         outbox=outbox,
     )
+    faults.hit("command.before", "stop")
     try:
         commit(ports, todo)
         applied = True
     except (LeaseLostError, RequestError):
         # Somebody ended it first, or stopped it for another cause under the same key.
         applied = False
+    faults.hit("command.after", "stop")
     if applied:
         ports.fast.push_cancel(run_id)
     ports.publish([wake_up(row) for row in outbox])

@@ -20,7 +20,7 @@ from agentloom_worker.errors import (
 from agentloom_worker.ids import ProcessId
 from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.storage.commit import command_hash
-from agentloom_worker.storage.driver import NotAppliedError
+from agentloom_worker.storage.driver import NotAppliedError, RefusedError
 
 _LIVE_SESSION = ("run_live_session_key", "run.session_id")
 
@@ -29,7 +29,8 @@ def commit(ports: Ports, todo: RuntimeCommit, process_id: ProcessId | None = Non
     """Apply one RuntimeCommit exactly once.
 
     Raises LeaseLostError (superseded, final), RevisionConflictError (reload and rebuild), RequestError for
-    a client's conflict, PersistenceUnavailableError where the store gives no outcome.
+    a client's conflict, RefusedError where the database takes no such rows, PersistenceUnavailableError where the
+    store gives no outcome.
     """
     began_s = ports.clock.monotonic_s()
     try:
@@ -37,9 +38,12 @@ def commit(ports: Ports, todo: RuntimeCommit, process_id: ProcessId | None = Non
         telemetry.count("commits")
         telemetry.observe("commit", "applied", ports.clock.monotonic_s() - began_s)
         return receipt
-    except NotAppliedError as refusal:
+    except (NotAppliedError, RefusedError) as refusal:
         found = ports.store.find_commit(todo.scope_id, todo.key)
         if found is None:
+            if isinstance(refusal, RefusedError):
+                telemetry.count("commits_refused")
+                raise
             raise _refusal(todo, refusal) from refusal
         if found[0] != command_hash(todo.parts):
             raise RequestError(

@@ -101,7 +101,8 @@ class Sweeper:
             if row.run_id is None:
                 continue
             try:
-                self._ports.store.note_event(row.run_id, "step.parked", {"step": row.step})
+                key = f"parked:{row.token or row.dispatch_id}"
+                self._ports.store.note_event(row.run_id, key, "step.parked", {"step": row.step})
             except AgentloomError as error:
                 telemetry.log(logging.WARNING, "event_failed", run_id=row.run_id, code=error.code)
         return len(rows)

@@ -19,7 +19,7 @@ def retry_parked(ports: Ports, dispatch_id: DispatchId) -> DispatchRow:
     entry = STEPS.get(row.step)
     if entry is None:
         raise RequestError(Code.INPUT_INVALID, f"this version knows no step {row.step!r}: retry with one that does")
-    if not ports.store.retry_dispatch(dispatch_id, entry.queue.value):
+    if not ports.store.retry_dispatch(row, entry.queue.value):
         raise _not_parked(dispatch_id)
     ports.publish([WakeUp(dispatch_id, row.step, entry.queue.value, entry.version)])
     return row

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import assert_never
 
-from agentloom_worker import limits
+from agentloom_worker import faults, limits
 from agentloom_worker.capabilities.builtin import BUILTINS
-from agentloom_worker.capabilities.catalog import build_catalog
+from agentloom_worker.capabilities.catalog import refuse_repeated
 from agentloom_worker.capabilities.declare import declare_python
 from agentloom_worker.capabilities.http_declare import declare_http
 from agentloom_worker.capabilities.problem import DeclarationError
@@ -105,7 +105,7 @@ def _declare_tool(key: str, tool: ToolDocument, retry: RetryPolicy) -> Capabilit
 
 def _refuse_duplicates(specs: Iterable[CapabilitySpec]) -> None:
     try:
-        build_catalog(specs)
+        refuse_repeated(specs)
     except DeclarationError as error:
         raise ReleaseInvalidError(
             tuple((f"/tools/{problem.path}", problem.text) for problem in error.problems)
@@ -115,6 +115,7 @@ def _refuse_duplicates(specs: Iterable[CapabilitySpec]) -> None:
 def publish_release(ports: Ports, source: bytes | str | dict[str, object]) -> ReleaseRef:
     """Store a release; the same document again gives the same reference and makes it the newest."""
     resolved = resolve_release(source)
+    faults.hit("command.before", "publish")
     release_id = ports.store.publish_release(
         resolved.agent_id,
         OwnerId(ports.ids.new()),
@@ -124,4 +125,5 @@ def publish_release(ports: Ports, source: bytes | str | dict[str, object]) -> Re
         version=resolved.schema_version,
         inline_max=limits.INLINE_BODY_BYTES,
     )
+    faults.hit("command.after", "publish")
     return ReleaseRef(release_id, resolved.agent_id, resolved.digest.hex(), resolved.warnings)

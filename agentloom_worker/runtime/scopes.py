@@ -12,9 +12,10 @@ def close_scopes(ports: Ports, slice_: Slice) -> tuple[Put, ...]:
     puts: list[Put] = []
     for scope in ports.store.load_scopes(slice_.node):
         if scope.status is ScopeStatus.RUNNING:
-            puts.append(Put(scope, _settled(scope)))
+            puts.append(Put(scope, settled(scope)))
     return tuple(puts)
 
 
-def _settled(scope: GraphExecution | AgentInvocation) -> GraphExecution | AgentInvocation:
+def settled(scope: GraphExecution | AgentInvocation) -> GraphExecution | AgentInvocation:
+    """The same scope, over."""
     return replace(scope, status=ScopeStatus.SETTLED, revision=scope.revision + 1)

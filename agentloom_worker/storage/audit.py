@@ -377,10 +377,10 @@ def _list_operations(conn: sa.Connection, where: sa.ColumnElement[bool]) -> Iter
         table.code,
         has_raw,
     )
-    return _pages(conn, sa.select(*columns).where(where), (table.operation_id,), _to_operation)
+    return _pages(conn, sa.select(*columns).where(where), (table.operation_id,), to_operation)
 
 
-def _to_operation(row: Any) -> OperationRow:
+def to_operation(row: Any) -> OperationRow:
     return OperationRow(
         operation_id=OperationId(row.operation_id),
         run_id=RunId(row.run_id),

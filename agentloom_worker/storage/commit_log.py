@@ -6,11 +6,12 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
+from agentloom_worker.canonical import sha256
 from agentloom_worker.domain.process import WorkerProcess
 from agentloom_worker.domain.run import RunEvent
 from agentloom_worker.ids import ProcessId, RunId
 from agentloom_worker.storage.tables import Bytes, Instant, metadata
-from agentloom_worker.storage.template import Template
+from agentloom_worker.storage.template import Statement, Template
 
 _IDS = re.compile(r":(?:[0-9a-f]{8}-[^:]*|\d+)(?=:|$)")
 
@@ -57,6 +58,13 @@ COMMIT_INSERT = Template(
     "INSERT INTO scope_commit (scope_id, key, command_hash, parts, receipt, created_at)"
     " VALUES (:scope_id, :key, :command_hash, :parts, :receipt, {now})",
 )
+# The key of what an operator or the upkeep wrote for a run; a run that is missing leaves none.
+COMMIT_NOTE = Template(
+    "commit_note",
+    "run_id:uuid key:bytes command_hash:bytes parts:text",
+    "INSERT INTO scope_commit (scope_id, key, command_hash, parts, created_at)"
+    " SELECT run_id, :key, :command_hash, :parts, {now} FROM run WHERE run_id = :run_id",
+)
 # `back` counts from the new head: the first of n events has back = n - 1.
 EVENT_INSERT = Template(
     "event_insert",
@@ -83,12 +91,17 @@ WORKER_PRUNE = Template(
     "age_us:int",
     "DELETE FROM worker_process WHERE seen_at < {now} - :age_us RETURNING process_id",
 )
-TEMPLATES = (COMMIT_INSERT, EVENT_INSERT, RECEIPT, WORKER_SEEN, WORKER_GONE, WORKER_PRUNE)
+TEMPLATES = (COMMIT_INSERT, COMMIT_NOTE, EVENT_INSERT, RECEIPT, WORKER_SEEN, WORKER_GONE, WORKER_PRUNE)
 
 
 def kind_of(key: str) -> str:
     """A seed key without its ids: what scope_commit lists, since the rows of a part carry its ids already."""
     return _IDS.sub("", ":" + key)[1:]
+
+
+def note(run_id: UUID, key: str) -> Statement:
+    """Refuse to be applied twice under one key, which names all that the transaction does."""
+    return COMMIT_NOTE(run_id, key.encode(), sha256(key.encode())[:16], kind_of(key))
 
 
 def find_commit(conn: sa.Connection, scope_id: UUID, key: bytes) -> tuple[bytes, bytes | None] | None:

@@ -228,10 +228,10 @@ WAKE = Template(
 # An operator's retry: the counters start again, the epoch and the attempts' facts do not (RULINGS U13).
 RETRY = Template(
     "dispatch_retry",
-    "dispatch_id:uuid queue:text",
+    "dispatch_id:uuid parked_at:int queue:text",
     "UPDATE pending_dispatch SET parked_at = NULL, attempts = 0, failures = 0, losses = 0, wakes = 0,"
     " claim_token = NULL, claimed_by = NULL, claimed_until = NULL, suspect_at = NULL, not_before = {now},"
-    " wake_at = {now}, queue = :queue WHERE dispatch_id = :dispatch_id AND parked_at IS NOT NULL",
+    " wake_at = {now}, queue = :queue WHERE dispatch_id = :dispatch_id AND parked_at = :parked_at",
     entity="pending_dispatch",
     miss=Miss.REVISION_CONFLICT,
 )

@@ -24,6 +24,16 @@ class NotAppliedError(AgentloomError):
 KEEPER_CONNECTIONS = 2
 
 
+class RefusedError(AgentloomError):
+    """The database refuses what it was told to write, and would again: nothing of the batch was applied.
+
+    Not a lost race: a check, a foreign key, or a value that the database does not take.
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__(Code.WRITE_REFUSED, f"the database refused a write ({what}): nothing was written")
+
+
 class Driver(Protocol):
     """One database. Safe for use by many threads.
 
@@ -38,8 +48,9 @@ class Driver(Protocol):
     def apply(self, statements: Sequence[Statement]) -> Row | None:
         """Run all statements in one transaction, in order; return the row of the last one if it returns.
 
-        Raises NotAppliedError when an assertion or a unique key refuses (everything is undone), and
-        PersistenceUnavailableError when the outcome stayed unknown after bounded re-sends (RULINGS T6).
+        Raises NotAppliedError when an assertion or a unique key refuses (everything is undone), RefusedError when
+        the database takes none of it for another reason, and PersistenceUnavailableError when the outcome stayed
+        unknown after bounded re-sends (RULINGS T6).
         """
         ...
 

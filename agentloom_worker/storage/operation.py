@@ -267,7 +267,8 @@ def _payload(inline: bytes | None, blob_id: UUID | None) -> Payload | None:
     return Payload(bytes(inline) if inline is not None else None, BlobId(blob_id) if blob_id else None)
 
 
-def _to_operation(row: Any) -> Operation:
+def to_operation(row: Any) -> Operation:
+    """An operation from a row with all of its columns."""
     return Operation(
         operation_id=OperationId(row.operation_id),
         run_id=RunId(row.run_id),
@@ -296,7 +297,7 @@ def _to_operation(row: Any) -> Operation:
 def load_operation(conn: sa.Connection, operation_id: UUID) -> Operation | None:
     """One operation."""
     row = conn.execute(sa.select(operation).where(operation.c.operation_id == operation_id)).one_or_none()
-    return None if row is None else _to_operation(row)
+    return None if row is None else to_operation(row)
 
 
 def load_members(conn: sa.Connection, run_id: UUID, batch_id: UUID) -> tuple[Operation, ...]:
@@ -306,7 +307,7 @@ def load_members(conn: sa.Connection, run_id: UUID, batch_id: UUID) -> tuple[Ope
         .where(operation.c.run_id == run_id, operation.c.batch_id == batch_id)
         .order_by(operation.c.ordinal)
     )
-    return tuple(_to_operation(row) for row in conn.execute(query))
+    return tuple(to_operation(row) for row in conn.execute(query))
 
 
 def list_operations(conn: sa.Connection, run_id: UUID) -> list[Operation]:
@@ -316,10 +317,11 @@ def list_operations(conn: sa.Connection, run_id: UUID) -> list[Operation]:
         .where(operation.c.run_id == run_id)
         .order_by(operation.c.loop_no, operation.c.batch_id.is_not(None), operation.c.ordinal)
     )
-    return [_to_operation(row) for row in conn.execute(query)]
+    return [to_operation(row) for row in conn.execute(query)]
 
 
-def _to_attempt(row: Any) -> Attempt:
+def to_attempt(row: Any) -> Attempt:
+    """An attempt from a row with all of its columns."""
     first = None
     if row.first_output_kind is not None:
         first = FirstOutput(FirstOutputKind(row.first_output_kind), row.first_output_display)
@@ -347,7 +349,7 @@ def load_attempt(conn: sa.Connection, operation_id: UUID, attempt_no: int) -> At
     """One attempt."""
     query = sa.select(attempt).where(attempt.c.operation_id == operation_id, attempt.c.attempt_no == attempt_no)
     row = conn.execute(query).one_or_none()
-    return None if row is None else _to_attempt(row)
+    return None if row is None else to_attempt(row)
 
 
 def load_attempts(conn: sa.Connection, operation_ids: Sequence[UUID]) -> list[Attempt]:
@@ -359,4 +361,4 @@ def load_attempts(conn: sa.Connection, operation_ids: Sequence[UUID]) -> list[At
         .where(attempt.c.operation_id.in_(operation_ids))
         .order_by(attempt.c.operation_id, attempt.c.attempt_no)
     )
-    return [_to_attempt(row) for row in conn.execute(query)]
+    return [to_attempt(row) for row in conn.execute(query)]

@@ -20,7 +20,7 @@ from agentloom_worker import telemetry
 from agentloom_worker.clock import Clock
 from agentloom_worker.errors import Code, PersistenceUnavailableError
 from agentloom_worker.limits import COMMIT_RESENDS_MAX
-from agentloom_worker.storage.driver import KEEPER_CONNECTIONS, NotAppliedError, Row
+from agentloom_worker.storage.driver import KEEPER_CONNECTIONS, NotAppliedError, RefusedError, Row
 from agentloom_worker.storage.template import Miss, Statement, Template
 
 _SESSION = (
@@ -136,7 +136,10 @@ class PostgresDriver:
 
     def _send(self, statements: Sequence[Statement], fetch: Callable[[Any], Any]) -> Any:
         """Send until the outcome is known: the same bytes, on a new connection after a broken one."""
-        query = render(statements, self._clock.database_now_us())
+        try:
+            query = render(statements, self._clock.database_now_us())
+        except ValueError as error:
+            raise RefusedError(str(error)) from error
         last = ""
         for attempt in range(COMMIT_RESENDS_MAX):
             if attempt:
@@ -178,7 +181,9 @@ class PostgresDriver:
             return NotAppliedError(code, error.diag.message_detail or "")
         if error.pgcode == "23505":
             return NotAppliedError(Code.REVISION_CONFLICT, "", error.diag.constraint_name)
-        return error
+        # The names only: what the server says besides may quote the row.
+        named = (type(error).__name__, error.pgcode, error.diag.table_name, error.diag.constraint_name)
+        return RefusedError(" ".join(name for name in named if name))
 
     def close(self) -> None:
         self._commits.close()

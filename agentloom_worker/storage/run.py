@@ -193,7 +193,7 @@ RUN_END = Template(
     " started:bool",
     _FENCE_SET + ", loops_used = loops_used + :consumed, loops_reserved = loops_reserved + :reserved,"
     " status = :status, end_cause = coalesce(end_cause, :cause), end_code = coalesce(end_code, :code),"
-    " end_detail = coalesce(end_detail, :detail), answer_operation_id = :answer, ended_at = {now},"
+    " end_detail = coalesce(:detail, end_detail), answer_operation_id = :answer, ended_at = {now},"
     " started_at = CASE WHEN :started THEN coalesce(started_at, {now}) ELSE started_at END,"
     " cleanup_state = 'pending'"
     f" WHERE run_id = :run_id AND status IN ({_LIVE_LIST}) AND (end_cause IS NULL OR end_cause = :cause)",
@@ -446,8 +446,11 @@ def renew_leases(conn: sa.Connection, now: int | None, run_ids: list[UUID], ttl_
 def load_node(conn: sa.Connection, run_id: UUID) -> NodeTask | None:
     """The root role's node of a run."""
     row = conn.execute(sa.select(node_task).where(node_task.c.run_id == run_id)).one_or_none()
-    if row is None:
-        return None
+    return None if row is None else to_node(row)
+
+
+def to_node(row: Any) -> NodeTask:
+    """A node from a row with all of its columns."""
     return NodeTask(
         node_id=NodeId(row.node_id),
         run_id=RunId(row.run_id),
@@ -462,8 +465,11 @@ def load_node(conn: sa.Connection, run_id: UUID) -> NodeTask | None:
 def load_graph(conn: sa.Connection, run_id: UUID) -> GraphExecution | None:
     """The graph execution of a run."""
     row = conn.execute(sa.select(graph_execution).where(graph_execution.c.run_id == run_id)).one_or_none()
-    if row is None:
-        return None
+    return None if row is None else to_graph(row)
+
+
+def to_graph(row: Any) -> GraphExecution:
+    """A graph execution from a row with all of its columns."""
     return GraphExecution(GraphId(row.graph_id), RunId(row.run_id), ScopeStatus(row.status), row.revision)
 
 
@@ -471,8 +477,11 @@ def load_invocation(conn: sa.Connection, invocation_id: UUID) -> AgentInvocation
     """One invocation."""
     query = sa.select(agent_invocation).where(agent_invocation.c.invocation_id == invocation_id)
     row = conn.execute(query).one_or_none()
-    if row is None:
-        return None
+    return None if row is None else to_invocation(row)
+
+
+def to_invocation(row: Any) -> AgentInvocation:
+    """An invocation from a row with all of its columns."""
     return AgentInvocation(
         InvocationId(row.invocation_id),
         RunId(row.run_id),
@@ -487,8 +496,11 @@ def load_ticket(conn: sa.Connection, run_id: UUID, loop_no: int) -> LoopTicket |
     """The ticket of one loop."""
     query = sa.select(loop_ticket).where(loop_ticket.c.run_id == run_id, loop_ticket.c.loop_no == loop_no)
     row = conn.execute(query).one_or_none()
-    if row is None:
-        return None
+    return None if row is None else to_ticket(row)
+
+
+def to_ticket(row: Any) -> LoopTicket:
+    """A ticket from a row with all of its columns."""
     return LoopTicket(RunId(row.run_id), row.loop_no, OperationId(row.operation_id), TicketState(row.state))
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import event
 
 from agentloom_worker.clock import Clock
 from agentloom_worker.errors import Code, PersistenceUnavailableError
-from agentloom_worker.storage.driver import KEEPER_CONNECTIONS, NotAppliedError, Row
+from agentloom_worker.storage.driver import KEEPER_CONNECTIONS, NotAppliedError, RefusedError, Row
 from agentloom_worker.storage.template import Miss, Statement
 
 _BUSY_TIMEOUT_MS = 10_000
@@ -100,11 +100,14 @@ class SqliteDriver:
                 if error.sqlite_errorname in ("SQLITE_CONSTRAINT_UNIQUE", "SQLITE_CONSTRAINT_PRIMARYKEY"):
                     columns = str(error).partition("failed: ")[2]
                     raise NotAppliedError(Code.REVISION_CONFLICT, "", columns) from error
-                raise
+                raise RefusedError(error.sqlite_errorname) from error
             except sqlite3.OperationalError as error:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise PersistenceUnavailableError(f"SQLite {self._path.name}: {error}") from error
+            except (sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError, OverflowError) as error:
+                connection.execute("ROLLBACK")
+                raise RefusedError(type(error).__name__) from error
             except BaseException:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")

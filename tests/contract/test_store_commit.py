@@ -6,17 +6,23 @@ from dataclasses import replace
 
 import pytest
 
+from agentloom_worker import faults, telemetry
 from agentloom_worker.domain.commit import Event, OutboxRow, Part, Put, RunFence, RunMove, RuntimeCommit
-from agentloom_worker.domain.dispatch import Successor
+from agentloom_worker.domain.dispatch import DispatchRow, Successor
 from agentloom_worker.domain.operation import AttemptState, OperationStatus
 from agentloom_worker.domain.run import BatchState, CallBatch, EndCause, Phase, RunStatus, ScopeStatus, TicketState
 from agentloom_worker.domain.session import DeliveryState
 from agentloom_worker.errors import Code, LeaseLostError, RequestError, RevisionConflictError
 from agentloom_worker.ids import BatchId, ClaimToken, DispatchId, RunId
+from agentloom_worker.limits import STEP_FAILURES_MAX
+from agentloom_worker.llm.adapters.scripted import ScriptedRequest, ScriptedTurn, TextTurn
 from agentloom_worker.runtime.commit import commit
+from agentloom_worker.runtime.parking import retry_parked
+from agentloom_worker.runtime.ports import Settings
 from agentloom_worker.runtime.result import hash_command
 from agentloom_worker.runtime.scopes import close_scopes
 from agentloom_worker.runtime.slice import Slice
+from agentloom_worker.storage.driver import RefusedError
 from agentloom_worker.storage.run import write_batch
 from tests.ground import Ground, ask, dump, open_session, stand, step_commit
 
@@ -368,6 +374,65 @@ def test_run_events_are_gapless_while_many_threads_commit_and_some_are_refused(d
     assert [event.run_seq for event in events] == list(range(1, len(before) + sum(written) + 1))
     assert run is not None
     assert run.event_head == len(events)
+
+
+_BREAK = {
+    "postgresql": ("ALTER TABLE graph_execution ADD CONSTRAINT broken CHECK (status = 'running')",),
+    "sqlite": (
+        "CREATE TRIGGER broken BEFORE UPDATE ON graph_execution BEGIN SELECT RAISE(ABORT, 'a settled graph'); END",
+    ),
+}
+_MEND = {"postgresql": "ALTER TABLE graph_execution DROP CONSTRAINT broken", "sqlite": "DROP TRIGGER broken"}
+
+
+def test_R1_the_outcome_of_an_effect_is_committed_alone_where_the_database_refuses_its_tail(database_url: str) -> None:
+    sent: list[int] = []
+
+    def counted(_request: ScriptedRequest) -> ScriptedTurn:
+        sent.append(1)
+        return TextTurn("done")
+
+    ground = stand(database_url, script=counted, settings=Settings())
+    dialect = ground.store.driver.dialect
+    with ground.store.driver.engine.connect() as conn:
+        for statement in _BREAK[dialect]:
+            conn.exec_driver_sql(statement)
+    parked: Callable[[], list[DispatchRow]] = lambda: ground.store.list_dispatches(parked_only=True)  # noqa: E731
+    ground.worker.drive(until=lambda: bool(parked()))
+
+    (operation,) = ground.store.list_operations(ground.run_id)
+    assert (operation.status, operation.raw is not None) == (OperationStatus.COMPLETED, True)
+    (row,) = parked()
+    assert (row.step, row.failures) == ("settle_node", STEP_FAILURES_MAX)
+    assert "the database refused a write" in str(row.last_error)
+    assert "a settled graph" not in str(row.last_error), "what a database says may quote the row"
+    with ground.store.driver.engine.connect() as conn:
+        conn.exec_driver_sql(_MEND[dialect])
+    retry_parked(ground.ports, row.dispatch_id)
+    ground.worker.drive()
+    assert ground.slice().run.status is RunStatus.SUCCEEDED
+    assert len(sent) == 1
+
+
+def test_R1_an_outcome_that_the_database_refuses_alone_parks_its_row(database_url: str) -> None:
+    ground = stand(database_url, settings=Settings())
+    refused = telemetry.counters().get("commits_refused", 0)
+
+    def refuse(*_arguments: object) -> None:
+        raise RefusedError("a test")
+
+    def trigger(point: str, _step: str) -> None:
+        if point == "effect.done":
+            ground.store.commit = refuse  # type: ignore[method-assign, assignment]
+
+    faults.install(trigger)
+    try:
+        ground.worker.drive(until=lambda: bool(ground.store.list_dispatches(parked_only=True)))
+    finally:
+        faults.install(None)
+    (row,) = ground.store.list_dispatches(parked_only=True)
+    assert (row.step, row.attempts) == ("attempt_model", 1)
+    assert telemetry.counters()["commits_refused"] == refused + 2, "fused, then alone, and no third time"
 
 
 def test_sessions_do_not_disturb_each_other(database_url: str) -> None:

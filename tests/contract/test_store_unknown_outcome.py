@@ -15,6 +15,7 @@ from agentloom_worker.errors import PersistenceUnavailableError
 from agentloom_worker.ids import ClaimToken, SessionId
 from agentloom_worker.runtime.accept import stop_run
 from agentloom_worker.runtime.commit import commit
+from agentloom_worker.runtime.parking import retry_parked
 from agentloom_worker.storage import postgres
 from agentloom_worker.storage.store import open_store
 from tests.ground import STEPWISE, Ground, ask, dump, open_session, stand, step_commit
@@ -97,6 +98,37 @@ def test_a_session_is_opened_once_whatever_the_connection_loses(proxy: Proxy, lo
     ground.store.open_session(session_id, ground.slice().run.owner_id)
     assert proxy.lost == 1
     assert ground.store.load_session(session_id) is not None
+
+
+@pytest.mark.parametrize("loss", Loss)
+def test_T6_an_event_that_no_step_carries_is_written_once_whatever_the_connection_loses(
+    proxy: Proxy, loss: Loss
+) -> None:
+    ground = stand(proxy.url, until=Phase.AWAIT_MODEL)
+    before = len(ground.store.list_events(ground.run_id))
+    key = f"parked:{ground.new()}"
+    proxy.lose(loss, b"EXECUTE event_insert")
+
+    ground.store.note_event(ground.run_id, key, "step.parked", {"step": "attempt_model"})
+    assert proxy.lost == 1
+    events = ground.store.list_events(ground.run_id)
+    assert [event.kind for event in events[before:]] == ["step.parked"]
+    assert ground.slice().run.event_head == before + 1
+    ground.store.note_event(ground.run_id, key, "step.parked", {"step": "attempt_model"})
+    assert ground.store.list_events(ground.run_id) == events
+
+
+@pytest.mark.parametrize("loss", Loss)
+def test_U13_a_retry_says_that_it_was_done_whatever_the_connection_loses(proxy: Proxy, loss: Loss) -> None:
+    ground = stand(proxy.url)
+    claim = ground.claim("prepare_context")
+    ground.store.park(claim, "why")
+    proxy.lose(loss, b"EXECUTE dispatch_retry")
+
+    assert retry_parked(ground.ports, claim.dispatch_id).last_error == "why"
+    assert proxy.lost == 1
+    (found,) = [row for row in ground.store.list_dispatches() if row.dispatch_id == claim.dispatch_id]
+    assert (found.parked_at, found.attempts) == (None, 0)
 
 
 def test_T6_a_backend_that_is_killed_in_the_middle_of_a_commit_is_replaced(clean_postgres: str) -> None:

@@ -20,30 +20,40 @@ from tests.crash.scenarios import RETRY_AFTER_MS, SCENARIOS, TOOL_UNKNOWN, UNKNO
 class Death:
     """What dies at a fault point.
 
-    `claim`: the row that the process held, or the one that its commit had claimed for it. `happened`: the
-    effect of that claim was made and counted. `received`: its first output is durable, where one had to be.
+    `claim`: the row that the process held, if it held one, or the one that its commit had claimed for it.
+    `happened`: the effect of that claim was made and counted. `received`: its first output is durable, where one
+    had to be. `ended`: where the run was ended during that effect, that is durable too.
     """
 
-    claim: Literal["held", "successor"]
+    claim: Literal["held", "successor", "none"]
     happened: bool
     received: bool
+    ended: bool
 
 
-#   fault point                     claim that dies   effect made   first output durable
+#   fault point                     claim that dies   effect made   first output   run's end
+#                                                                   durable        durable
 POINTS: dict[str, Death] = {
-    "claim.after":            Death("held",           False,        False),
-    "step.loaded":            Death("held",           False,        False),
-    "attempt.before":         Death("held",           False,        False),
+    "claim.after":            Death("held",           False,        False,         False),
+    "step.loaded":            Death("held",           False,        False,         False),
+    "attempt.before":         Death("held",           False,        False,         False),
     # The request has left or the function is entered; the suite's counters stand just behind it.
-    "attempt.sent":           Death("held",           False,        False),
-    "first_output.saved":     Death("held",           True,         True),
-    "effect.done":            Death("held",           True,         True),
+    "attempt.sent":           Death("held",           False,        False,         False),
+    "first_output.saved":     Death("held",           True,         True,          True),
+    "effect.done":            Death("held",           True,         True,          True),
     # A pure part, alone or behind an effect whose outcome is still in memory only.
-    "tail.raise":             Death("held",           True,         True),
-    "commit.before":          Death("held",           True,         True),
+    "tail.raise":             Death("held",           True,         True,          True),
+    "commit.before":          Death("held",           True,         True,          True),
     # The claim held is consumed: what may die is the row that the commit inserted already claimed (T13).
-    "commit.after":           Death("successor",      False,        False),
-    "publish.after":          Death("successor",      False,        False),
+    "commit.after":           Death("successor",      False,        False,         False),
+    "publish.after":          Death("successor",      False,        False,         False),
+    # The claim was void before; what it had brought back is lost with the process, or kept (R3).
+    "late.before":            Death("held",           True,         True,          True),
+    "late.after":             Death("none",           True,         True,          True),
+    # A client that asks or publishes holds no row, and does it again. One that stops does so during an attempt
+    # of its own process, before the first output: then that claim dies with it, and the stop stands or does not.
+    "command.before":         Death("held",           True,         False,         False),
+    "command.after":          Death("held",           True,         False,         True),
 }  # fmt: skip
 
 Promise = Literal["nothing", "another attempt", "the role fails", "the call is unknown"]
@@ -77,7 +87,7 @@ def promise(base: Outcome, hit: Hit, setup: Setup) -> Outcome:
     if promised == "nothing":
         return base
     lost = _operation(base, work)
-    if death.happened and lost.code in (Code.RUN_STOPPED, Code.RUN_DEADLINE_EXCEEDED):
+    if death.ended and lost.code in (Code.RUN_STOPPED, Code.RUN_DEADLINE_EXCEEDED):
         return _ended_meanwhile(base, lost)
     match promised:
         case "another attempt":
@@ -92,7 +102,13 @@ def promise(base: Outcome, hit: Hit, setup: Setup) -> Outcome:
 
 def claim_lost(hit: Hit) -> Work | None:
     """The claim that dies at a hit, if there is one."""
-    return hit.held if POINTS[hit.point].claim == "held" else hit.successor
+    match POINTS[hit.point].claim:
+        case "held":
+            return hit.held
+        case "successor":
+            return hit.successor
+        case "none":
+            return None
 
 
 def policy_of(base: Outcome, work: Work, setup: Setup) -> Action | None:

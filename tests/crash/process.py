@@ -39,6 +39,7 @@ from tests.simulator import Worker, make_worker
 
 START_US = 1_800_000_000 * US
 OPERATOR_VISITS_MAX = 3
+SESSION = SessionId(UUID("01900000-0000-7000-8000-000000000005"))
 QUESTION = "What is the answer?"
 
 _engines: dict[str, sa.Engine] = {}
@@ -162,13 +163,20 @@ def hash_of(body: bytes) -> str:
 
 
 def seed(ports: Ports, setup: Setup) -> None:
-    """A database as it is when the question has been accepted and nobody has begun."""
+    """A database as it is when the question has been accepted and nobody has begun; empty where a life asks it."""
+    if not SCENARIOS[setup.scenario].asks:
+        ask(ports, setup)
+
+
+def ask(ports: Ports, setup: Setup) -> None:
+    """The client: what it has done before is done once more and changes nothing."""
     publish_release(ports, SCENARIOS[setup.scenario].document(setup.model_unknown))
-    owner = ports.store.find_owner("assistant")
-    assert owner is not None
-    session_id = SessionId(ports.ids.new())
-    ports.store.open_session(session_id, owner)
-    session = ports.store.load_session(session_id)
+    session = ports.store.load_session(SESSION)
+    if session is None:
+        owner = ports.store.find_owner("assistant")
+        assert owner is not None
+        ports.store.open_session(SESSION, owner)
+        session = ports.store.load_session(SESSION)
     assert session is not None
     accept_question(ports, session, QUESTION, None, "question")
 
@@ -220,10 +228,13 @@ def live(case: Case, life: int, stead: Stead) -> Outcome:
             keep_rows(case.database, rows)
     errors = _listen()
     open_ledger(stead.ledger)
-    script.worker, script.run_id = worker, worker.ports.store.list_runs(limit=1)[0].run_id
+    script.worker = worker
     strike = case.strikes[life] if life < len(case.strikes) else None
     trigger = Trigger(worker, stead, scenario, strike)
     faults.install(trigger)
+    if scenario.asks:
+        ask(worker.ports, case.setup)
+    script.run_id = worker.ports.store.list_runs(limit=1)[0].run_id
     _drive(worker, stead, case.operator or scenario.parks)
     faults.install(None)
     if strike is not None and not trigger.struck:
@@ -284,7 +295,7 @@ def _drive(worker: Worker, stead: Stead, operator: bool) -> None:
             return
         for row in parked:
             stead.ledger.note("parked", row.step, (row.last_error or "").partition(" [")[0])
-            assert store.retry_dispatch(row.dispatch_id, STEPS[row.step].queue.value)
+            assert store.retry_dispatch(row, STEPS[row.step].queue.value)
         stead.operator.touch()
     raise AssertionError("rows park again and again")
 

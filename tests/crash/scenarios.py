@@ -83,7 +83,11 @@ Mischief = Callable[[str, bool, int, bool], bool]
 
 @dataclass(frozen=True)
 class Scenario:
-    """One story. `parks` says that an operator has to step in once."""
+    """One story. `parks` says that an operator has to step in once.
+
+    `asks`: nothing is there at first, and each process begins as the client, which publishes, opens its session
+    and asks under the same key as ever (RULINGS R6).
+    """
 
     name: str
     turn: Turn
@@ -92,6 +96,7 @@ class Scenario:
     steadfast: bool = False
     busy: bool = False
     parks: bool = False
+    asks: bool = False
     mischief: Mischief | None = None
 
     def answer(self, view: View, stage: Stage) -> ScriptedTurn:
@@ -235,6 +240,7 @@ SCENARIOS = {
         Scenario("quota", _quota, ("send",), limits={"max_loops": 2}, steadfast=True),
         Scenario("busy", _busy, ("send",), busy=True),
         Scenario("parked", _two_loops, ("look", "send"), parks=True, mischief=_raise_until_operator),
+        Scenario("asked", _plain, asks=True),
         Scenario("large", _large, ("print_large", "print_huge")),
     )
 }

@@ -32,6 +32,7 @@ ENDS = {
     "quota": ("budget_exhausted", "LOOP_BUDGET_EXHAUSTED", None),
     "busy": ("succeeded", None, "It was busy."),
     "parked": ("succeeded", None, "Done all the same."),
+    "asked": ("succeeded", None, "Forty-two."),
     "large": ("succeeded", None, "Read to the end."),
 }
 EACH_STEP = {"claim.after", "step.loaded", "commit.before", "commit.after", "publish.after"}
@@ -247,10 +248,12 @@ def test_a_restart_after_the_deadline_begins_no_effect(stage: Stage, fusion: boo
 def test_every_point_is_reached_and_every_step_has_its_points(stage: Stage) -> None:
     reached = _pairs(stage.record(setup).tape for setup in FUSIONS)
     assert {point for point, _ in reached} == set(faults.POINTS), "a fault point is dead"
-    assert {detail for _, detail in reached} == set(STEPS), "a step is in no scenario"
+    assert {detail for _, detail in reached} == set(STEPS) | set(faults.COMMANDS), "a step or command has no scenario"
     for step, entry in STEPS.items():
         needed = EACH_EFFECT_STEP if isinstance(entry, EffectStep) else EACH_PURE_STEP
         assert needed - {point for point, detail in reached if detail == step} == set(), f"{step} lacks fault points"
+    for command in faults.COMMANDS:
+        assert {point for point, detail in reached if detail == command} == {"command.before", "command.after"}
 
 
 def test_the_oracle_has_a_row_for_every_point_and_puts_each_to_the_test(stage: Stage) -> None:

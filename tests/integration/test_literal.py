@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from uuid import UUID
 
-import psycopg2.errors
 import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentloom_worker.clock import SystemClock
+from agentloom_worker.storage.driver import RefusedError
 from agentloom_worker.storage.postgres import PostgresDriver, render
 from agentloom_worker.storage.template import Statement, Template
 from tests.servers import PostgresServer
@@ -75,6 +75,6 @@ def test_a_connection_that_was_cut_while_idle_costs_no_commit(
 
 
 def test_the_connection_stays_usable_after_a_refusal(driver: PostgresDriver) -> None:
-    with pytest.raises(psycopg2.errors.DivisionByZero):
+    with pytest.raises(RefusedError, match="DivisionByZero 22012"):
         driver.returning(DIVIDE(0))
     assert echoed(driver, None, "after", None, None, None)[1] == "after"

@@ -227,12 +227,16 @@ def test_U13_a_retry_of_a_parked_row_starts_its_counters_again_and_keeps_the_epo
     ground = stand(clean_postgres)
     claim = ground.claim("prepare_context")
     ground.store.park(claim, "why")
-    assert ground.store.retry_dispatch(claim.dispatch_id, "control")
+    parked = _row(ground, claim.dispatch_id)
+    assert ground.store.retry_dispatch(parked, "control")
 
     found = _row(ground, claim.dispatch_id)
     assert (found.parked_at, found.attempts, found.failures, found.losses) == (None, 0, 0, 0)
     assert ground.claim(claim.dispatch_id).epoch == claim.epoch
-    assert not ground.store.retry_dispatch(claim.dispatch_id, "control")
+    before = _row(ground, claim.dispatch_id)
+    assert ground.store.retry_dispatch(parked, "control"), "it was this parking that was retried"
+    assert _row(ground, claim.dispatch_id) == before
+    assert not ground.store.retry_dispatch(before, "control")
 
 
 _ENDS: dict[str, str] = {

@@ -3,7 +3,8 @@ import json
 import pytest
 
 from agentloom_worker.capabilities.arguments import check_arguments, nested_deeper
-from agentloom_worker.capabilities.catalog import build_catalog, capability_not_found, find
+from agentloom_worker.capabilities.catalog import capability_not_found, find
+from agentloom_worker.domain.capability import Catalog
 from agentloom_worker.domain.model import Executed, Failure
 from agentloom_worker.errors import Code
 from tests.unit.capabilities.declaring import declare
@@ -36,7 +37,9 @@ def test_W07_arguments_against_the_schema_are_refused_with_every_place():
 
 
 def test_W07_unknown_name_is_looked_up_in_this_catalog_only():
-    catalog = build_catalog([declare("look")])
+    spec = declare("look")
+    catalog = Catalog((spec,), "", {spec.model_name: spec})
+    assert find(catalog, "look") is spec
     assert find(catalog, "nothing") is None
     failure = capability_not_found(catalog, "nothing")
     assert failure.code == Code.CAPABILITY_NOT_FOUND

@@ -102,6 +102,38 @@ def test_catalog_is_sorted_by_model_name_and_hashed() -> None:
     assert catalog.catalog_hash == sha256_hex(canonical_bytes(listed))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"description": "other"},
+        {"input_schema": {"type": "object", "title": "other"}},
+        {"output_schema": {"type": "object"}},
+        {"handler_ref": "a:b"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_what_a_handler_declares_changes_the_hash_of_the_catalog(change: dict[str, Any]) -> None:
+    def catalog_hash(**options: Any) -> str:
+        document = release_document(tools={"echo": python_tool()})
+        return load_release(freeze(document, capability("echo", **options)).body).catalog.catalog_hash
+
+    assert catalog_hash() == catalog_hash()
+    assert catalog_hash() != catalog_hash(**change)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"name": "peek"}, {"effect": "write_external"}, {"timeout_ms": 1}, {"retry": {"max_attempts": 1}}],
+    ids=lambda change: next(iter(change)),
+)
+def test_what_a_document_decides_changes_the_hash_of_the_catalog(change: dict[str, Any]) -> None:
+    def catalog_hash(**options: Any) -> str:
+        document = release_document(tools={"echo": python_tool(**options)})
+        return load_release(freeze(document, capability("echo")).body).catalog.catalog_hash
+
+    assert catalog_hash() != catalog_hash(**change)
+
+
 def test_document_decides_on_name_effect_timeout_retry_and_handler_on_the_rest() -> None:
     tool = python_tool(
         name="shown",

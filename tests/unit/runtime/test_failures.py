@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agentloom_worker import faults
-from agentloom_worker.domain.run import Continuation
+from agentloom_worker.domain.run import Continuation, RunStatus
 from agentloom_worker.domain.session import Session
 from agentloom_worker.errors import InvariantError, RequestError
 from agentloom_worker.ids import RunId, SessionId
@@ -57,6 +57,10 @@ def test_a_run_whose_rows_cannot_be_read_is_stopped_all_the_same(tmp_path: Path)
     receipt = stop_run(worker.ports, run_id)
     assert (receipt.applied, receipt.status, receipt.end_cause) == (True, "stopping", "stop")
     assert [row.step for row in worker.ports.store.list_dispatches(run_id=run_id)] == ["finalize_run"]
+    worker.drive()
+    run = worker.ports.store.load_run(run_id)
+    assert run is not None
+    assert (run.status, worker.ports.store.list_dispatches()) == (RunStatus.CANCELLED, [])
     worker.close()
 
 

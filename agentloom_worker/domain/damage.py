@@ -1,4 +1,7 @@
-"""What reading a damaged row may raise. An audit reports it and reads on; a store that is down is no damage."""
+"""What reading a damaged row may raise. A store that is down is no damage.
+
+An audit reports it and reads on; the end of a run names it and does without.
+"""
 
 import zlib
 

@@ -1,0 +1,104 @@
+"""The store's part of clients: sessions, owners, releases, runs and their events."""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from agentloom_worker.domain.blob import blob_id_of
+from agentloom_worker.domain.run import Run, RunEvent
+from agentloom_worker.domain.session import Session
+from agentloom_worker.ids import OwnerId, ReleaseId, SessionId
+from agentloom_worker.storage import blob, commit_log, owner, run, session
+from agentloom_worker.storage.access import Access
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenBody:
+    """A release as stored."""
+
+    release_id: ReleaseId
+    owner_id: OwnerId
+    digest: bytes
+    body: bytes
+
+
+class Clients(Access):
+    """What clients ask."""
+
+    def load_session(self, session_id: UUID) -> Session | None:
+        """A session."""
+        with self.read() as conn:
+            return session.load_session(conn, session_id)
+
+    def find_input_seq(self, input_id: UUID) -> int | None:
+        """The input_seq that a commit gave to an input."""
+        with self.read() as conn:
+            return session.find_input_seq(conn, input_id)
+
+    def open_session(self, session_id: SessionId, owner_id: OwnerId) -> None:
+        """Insert a session."""
+        self.driver.apply([session.SESSION_INSERT(session_id, owner_id)])
+
+    def find_owner(self, slug: str) -> OwnerId | None:
+        """The owner of an agent id."""
+        with self.read() as conn:
+            return owner.find_owner(conn, slug)
+
+    def find_agent_id(self, owner_id: UUID) -> str | None:
+        """The agent id of an owner."""
+        with self.read() as conn:
+            return owner.find_slug(conn, owner_id)
+
+    def publish_release(
+        self,
+        agent_id: str,
+        owner_id: OwnerId,
+        release_id: ReleaseId,
+        *,
+        digest: bytes,
+        body: bytes,
+        version: int,
+        inline_max: int,
+    ) -> ReleaseId:
+        """Store a frozen release once; publishing the same bytes again returns the same id."""
+        self.driver.apply([owner.OWNER_ENSURE(owner_id, "agent", agent_id)])
+        found = self.find_owner(agent_id)
+        assert found is not None, f"owner of {agent_id} was not stored"
+        statements = []
+        inline: bytes | None = body
+        stored_blob: UUID | None = None
+        if len(body) > inline_max:
+            inline, stored_blob = None, blob_id_of(found, body)
+            statements.append(blob.put(stored_blob, found, body, "application/json"))
+        statements.append(owner.RELEASE_PUBLISH(release_id, "agent", agent_id, digest, version, inline, stored_blob))
+        self.driver.apply(statements)
+        with self.read() as conn:
+            stored = owner.find_release(conn, found, digest)
+        assert stored is not None, "the release was not stored"
+        return stored
+
+    def newest_release(self, owner_id: UUID) -> ReleaseId | None:
+        """The release of an owner that was published last."""
+        with self.read() as conn:
+            return owner.newest_release(conn, owner_id)
+
+    def load_release(self, release_id: UUID) -> FrozenBody | None:
+        """A release's frozen bytes."""
+        with self.read() as conn:
+            row = owner.load_release(conn, release_id)
+            if row is None:
+                return None
+            owner_id, digest, body, blob_id = row
+            if body is None:
+                assert blob_id is not None, f"release {release_id} has no body"
+                body = self.read_blob(conn, owner_id, blob_id)
+            return FrozenBody(ReleaseId(release_id), OwnerId(owner_id), bytes(digest), bytes(body))
+
+    def list_runs(self, *, limit: int = 100, live_only: bool = False, session_id: UUID | None = None) -> list[Run]:
+        """Runs, newest first."""
+        with self.read() as conn:
+            return run.list_runs(conn, limit=limit, live_only=live_only, session_id=session_id)
+
+    def list_events(self, run_id: UUID, *, after: int = 0, limit: int = 1000) -> list[RunEvent]:
+        """A run's events after a sequence number."""
+        with self.read() as conn:
+            return commit_log.list_events(conn, run_id, after=after, limit=limit)

@@ -1,0 +1,112 @@
+"""A run whose rows cannot all be read: each is read by itself, and those that cannot be are named.
+
+What a slice loads in one go fails as one. The end of a run needs less, so it may ask here what there is.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from agentloom_worker.domain.context import RoleContext
+from agentloom_worker.domain.damage import DAMAGED, describe
+from agentloom_worker.domain.operation import Attempt, Operation, OperationStatus
+from agentloom_worker.domain.run import (
+    AgentInvocation,
+    GraphExecution,
+    LoopTicket,
+    NodeTask,
+    Run,
+    ScopeStatus,
+    TicketState,
+)
+from agentloom_worker.storage import context, operation, run
+
+_OPEN = [status.value for status in OperationStatus if not status.settled]
+_Row = TypeVar("_Row")
+
+
+@dataclass(frozen=True, slots=True)
+class Wreck:
+    """What can be read of a run for its end, and what cannot (`table key (why)`).
+
+    `operations` are the open ones and those of a reserved ticket, `attempts` all of theirs, `tickets` the
+    reserved ones, `scopes` those that run.
+    """
+
+    run: Run
+    nodes: tuple[NodeTask, ...]
+    scopes: tuple[GraphExecution | AgentInvocation, ...]
+    operations: tuple[Operation, ...]
+    attempts: tuple[Attempt, ...]
+    tickets: tuple[LoopTicket, ...]
+    unreadable: tuple[str, ...]
+
+
+def load_wreck(conn: sa.Connection, run_id: UUID) -> Wreck | None:
+    """Read a run piece by piece; None if it is missing. Raises where the run's own row cannot be read."""
+    found = run.load_run(conn, run_id)
+    if found is None:
+        return None
+    reader = _Reader(conn)
+    nodes = reader.read(run.node_task, run.node_task.c.run_id == run_id, run.to_node, least=1)
+    graphs: list[GraphExecution] = reader.read(
+        run.graph_execution, run.graph_execution.c.run_id == run_id, run.to_graph, least=1
+    )
+    invocations: list[AgentInvocation] = reader.read(
+        run.agent_invocation, run.agent_invocation.c.run_id == run_id, run.to_invocation, least=1
+    )
+    contexts: list[RoleContext] = reader.read(
+        context.role_context, context.role_context.c.run_id == run_id, context.to_context, least=1
+    )
+    del contexts  # of them only what cannot be read counts
+    ticket = run.loop_ticket.c
+    reserved = sa.and_(ticket.run_id == run_id, ticket.state == TicketState.RESERVED.value)
+    tickets = reader.read(run.loop_ticket, reserved, run.to_ticket)
+    held = sa.select(ticket.operation_id).where(reserved)
+    one = operation.operation.c
+    wanted = sa.and_(one.run_id == run_id, sa.or_(one.status.in_(_OPEN), one.operation_id.in_(held)))
+    operations = reader.read(operation.operation, wanted, operation.to_operation)
+    theirs = operation.attempt.c.operation_id.in_([each.operation_id for each in operations])
+    attempts = reader.read(operation.attempt, theirs, operation.to_attempt) if operations else []
+    scopes: tuple[GraphExecution | AgentInvocation, ...] = (*graphs, *invocations)
+    return Wreck(
+        found,
+        tuple(nodes),
+        tuple(scope for scope in scopes if scope.status is ScopeStatus.RUNNING),
+        tuple(operations),
+        tuple(attempts),
+        tuple(tickets),
+        tuple(reader.unreadable),
+    )
+
+
+class _Reader:
+    """Reads row by row and remembers what it could not read."""
+
+    def __init__(self, conn: sa.Connection) -> None:
+        self._conn = conn
+        self.unreadable: list[str] = []
+
+    def read(
+        self, table: sa.Table, where: sa.ColumnElement[bool], parse: Callable[[Any], _Row], *, least: int = 0
+    ) -> list[_Row]:
+        """The rows that can be read; with fewer than `least` in the table, their absence is noted."""
+        keys = [column.name for column in table.primary_key.columns]
+        try:
+            rows = self._conn.execute(sa.select(table).where(where).order_by(*table.primary_key.columns)).all()
+        except DAMAGED as error:
+            self.unreadable.append(f"{table.name} ({describe(error)})")
+            return []
+        if len(rows) < least:
+            self.unreadable.append(f"{table.name} (missing)")
+        found = []
+        for row in rows:
+            try:
+                found.append(parse(row))
+            except DAMAGED as error:
+                name = "/".join(str(getattr(row, key)) for key in keys)
+                self.unreadable.append(f"{table.name} {name} ({describe(error)})")
+        return found
