@@ -91,7 +91,9 @@ def broker_address(settings: FleetSettings) -> BrokerAddress:
     )
 
 
-def make_fleet_ports(settings: FleetSettings, queues: tuple[str, ...], slots: int) -> FleetPorts:
+def make_fleet_ports(
+    settings: FleetSettings, queues: tuple[str, ...], slots: int, *, scripts: Mapping[str, Script] | None = None
+) -> FleetPorts:
     """The ports of a process that serves these queues of a fleet. Opens no connection yet; make them after a fork."""
     clock = SystemClock()
     ids = SystemIds(clock)
@@ -106,7 +108,7 @@ def make_fleet_ports(settings: FleetSettings, queues: tuple[str, ...], slots: in
         clock=clock,
         ids=ids,
         chance=random.Random(),
-        adapters=make_adapters(clock, {}),
+        adapters=make_adapters(clock, scripts or {}),
         tools=invoke_python,
         http=HttpCaller(clock, user_agent=f"agentloom-worker/{__version__}"),
         resolve_credential=resolve_credential,

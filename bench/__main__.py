@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import growth, latency, limit, machine, report, targets, throughput
+from bench import fleet, growth, latency, limit, machine, report, targets, throughput
 from bench.database import Database, Postgres, open_durable_postgres, open_sqlite
+from bench.fleet import FleetSize
 from bench.throughput import Case
 from bench.workload import MESSAGE_BYTES, MODEL_CHUNK_CHARS, Load
 
-PARTS = ("throughput", "latency", "growth", "limit")
+PARTS = ("throughput", "latency", "growth", "limit", "fleet")
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -30,10 +31,13 @@ class Size:
     limit_loops: int
     limit_runs: int
     threads: int
+    fleet: FleetSize
 
 
-FULL = Size(Load(100, 50), Load(100, 50), 500, 2010, 50, 48, 4)
-QUICK = Size(Load(20, 20), Load(20, 20), 120, 120, 20, 16, 4)
+FULL_FLEET = FleetSize(Load(100, 50), Load(40, 50), 2, 500, victims=3, streams=200, stream_s=20)
+QUICK_FLEET = FleetSize(Load(20, 20), Load(20, 20), 1, 120, victims=1, streams=50, stream_s=4)
+FULL = Size(Load(100, 50), Load(100, 50), 500, 2010, 50, 48, 4, FULL_FLEET)
+QUICK = Size(Load(20, 20), Load(20, 20), 120, 120, 20, 16, 4, QUICK_FLEET)
 
 
 def main() -> int:
@@ -76,10 +80,12 @@ def main() -> int:
 
 
 def _measure(part: str, size: Size, databases: list[Database]) -> Any:
-    if part == "limit":
+    if part in ("limit", "fleet"):
         server = next((database for database in databases if isinstance(database, Postgres)), None)
         if server is None:
             return None
+        if part == "fleet":
+            return fleet.measure(server, size.fleet, size.threads, _say)
         _say("limit, postgresql")
         server.checkpoint()
         return limit.measure(server, loops=size.limit_loops, clients=(1, 2, 8), runs=size.limit_runs)

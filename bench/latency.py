@@ -2,6 +2,8 @@
 
 import itertools
 
+from agentloom_worker.ids import RunId
+from agentloom_worker.runtime.ports import Ports
 from bench.database import Database
 from bench.process import Child, running
 from bench.workload import Load, accept_runs, client_ports, wait_for
@@ -24,21 +26,29 @@ def measure(database: Database, *, loops: int, threads: int) -> dict[str, object
             worker.write_line("go")
             wait_for(ports, [run_id])
             worker.end()
-        instants: list[int] = []
-        after = 0
-        while events := ports.store.list_events(run_id, after=after, limit=_PAGE):
-            instants.extend(event.created_at for event in events if event.kind == "model.completed")
-            after = events[-1].run_seq
+        gaps_ms = loop_gaps_ms(ports, run_id)
     finally:
         ports.store.close()
-    gaps_ms = sorted((later - earlier) / 1000 for earlier, later in itertools.pairwise(instants[_WARM_LOOPS:]))
+    return {"database": database.name, "loops": loops, **summary(gaps_ms)}
+
+
+def loop_gaps_ms(ports: Ports, run_id: RunId) -> list[float]:
+    """The times between a run's loops after the first ones, in ascending order."""
+    instants: list[int] = []
+    after = 0
+    while events := ports.store.list_events(run_id, after=after, limit=_PAGE):
+        instants.extend(event.created_at for event in events if event.kind == "model.completed")
+        after = events[-1].run_seq
+    return sorted((later - earlier) / 1000 for earlier, later in itertools.pairwise(instants[_WARM_LOOPS:]))
+
+
+def summary(ordered: list[float]) -> dict[str, float]:
+    """What is told of times in ascending order, ms."""
     return {
-        "database": database.name,
-        "loops": loops,
-        "p50_ms": quantile(gaps_ms, 0.50),
-        "p90_ms": quantile(gaps_ms, 0.90),
-        "p99_ms": quantile(gaps_ms, 0.99),
-        "mean_ms": sum(gaps_ms) / len(gaps_ms),
+        "p50_ms": quantile(ordered, 0.50),
+        "p90_ms": quantile(ordered, 0.90),
+        "p99_ms": quantile(ordered, 0.99),
+        "mean_ms": sum(ordered) / len(ordered),
     }
 
 

@@ -1,14 +1,17 @@
-"""The dev-model in a process of its own: `python -m bench.model LOOPS`; says its base URL, ends with its input."""
+"""The dev-model in a process of its own: `python -m bench.model`, its script as one line of JSON on its input.
 
+Says its base URL and ends with its input.
+"""
+
+import json
 import sys
 
-from agentloom_worker.devmodel import DevModel
-from bench.workload import dev_model_script
+from agentloom_worker.devmodel import DevModel, parse_script
 
 
 def main() -> int:
     """Serve until the input ends."""
-    with DevModel(dev_model_script(int(sys.argv[1])), bodies_bytes_max=0) as model:
+    with DevModel(parse_script(json.loads(sys.stdin.readline())), bodies_bytes_max=0) as model:
         print(model.base_url, flush=True)
         sys.stdin.read()
     return 0

@@ -1,12 +1,13 @@
 """Processes that are measured, and the CPU time that /proc knows of them."""
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 END_TIMEOUT_S = 30.0
 _TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
@@ -63,6 +64,15 @@ def running(*children: Child) -> Iterator[None]:
     finally:
         for child in children:
             child.kill()
+
+
+@contextmanager
+def model_running(script: dict[str, Any]) -> Iterator[tuple[Child, str]]:
+    """The dev-model with this script, and its base URL."""
+    model = Child("bench.model")
+    with running(model):
+        model.write_line(json.dumps(script))
+        yield model, model.read_line()
 
 
 def cpu_ms(pid: int) -> float:

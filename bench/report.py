@@ -16,6 +16,7 @@ def render(results: dict[str, Any]) -> str:
     parts += _latency(results.get("latency", []))
     parts += _growth(results.get("growth", []))
     parts += _limit(results.get("limit"), results.get("throughput", []))
+    parts += fleet_tables(results.get("fleet"))
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -160,6 +161,85 @@ def _limit(limit: dict[str, Any] | None, throughput: Sequence[dict[str, Any]]) -
             rate = case["loops_per_s"] * case["commits_per_loop"]
             parts.append(f"- {case['name']}: {rate:.0f} commits/s, {100 * rate / best:.0f} % of the limit.")
     return [*parts, ""]
+
+
+def fleet_tables(fleet: dict[str, Any] | None) -> list[str]:
+    """The lines about the fleet; none where it was not measured."""
+    if not fleet:
+        return []
+    rows = []
+    for case in fleet["rates"]:
+        cpu = case["cpu_ms_per_loop"]
+        rows.append(
+            (
+                case["name"],
+                case["workers"],
+                f"{case['runs']} × {case['loops']}",
+                f"{case['loops_per_s']:.0f}",
+                f"{case['messages_per_run']:.1f}",
+                _number(case.get("redis_commands_per_loop"), 1),
+                *(_number(cpu.get(name)) for name in ("workers", "postgresql", "redis")),
+            )
+        )
+    head = (
+        "case",
+        "processes",
+        "runs × loops",
+        "loops/s",
+        "messages/run",
+        "Redis commands/loop",
+        "workers",
+        "PostgreSQL",
+        "Redis",
+    )
+    first = fleet["rates"][0]
+    note = (
+        f"{first['threads']} slots a process, the in-process model,"
+        f" Redis {fleet['redis']['version']} ({fleet['redis']['origin']}). CPU is in ms per loop."
+    )
+    parts = ["## A fleet of Celery workers", "", note, "", *_table(head, rows), ""]
+    if fleet["inline_share"] is not None:
+        parts += [f"Two workers of all queues make {100 * fleet['inline_share']:.0f} % of the embedded rate.", ""]
+    single = fleet["single"]
+    times = ", ".join(f"{name} {single[f'{name}_ms']:.2f}" for name in ("p50", "p90", "p99", "mean"))
+    parts += [f"One run of {single['loops']} loops alone in a worker of all queues, ms per loop: {times}.", ""]
+    return parts + _recovery(fleet) + _streams(fleet["streams"])
+
+
+def _recovery(fleet: dict[str, Any]) -> list[str]:
+    rows = []
+    for name in ("killed", "drained"):
+        for step in ("attempt_model", "attempt_call"):
+            found = [each for each in fleet[name]["steps"] if each["step"] == step]
+            settled, again = (sorted(each[key] for each in found) for key in ("settled_s", "again_s"))
+            median, most = again[len(again) // 2], again[-1]
+            rows.append((name, step, len(found), *(f"{each:.2f}" for each in (settled[-1], median, most))))
+    head = ("worker", "inside", "steps", "attempt ended after, most", "again after, median", "again after, most")
+    note = (
+        "Default settings; seconds on the database's clock from the signal to the claim of the next attempt, or of the"
+        " next step where the tool had ended, by another worker."
+    )
+    return ["### A worker is lost", "", note, "", *_table(head, rows), ""]
+
+
+def _streams(streams: dict[str, Any]) -> list[str]:
+    cpu = streams["cpu_share"]
+    sessions = (streams["database_sessions_max"], streams["database_sessions_streaming"])
+    rows = [
+        ("streams open at once", streams["streams_max"]),
+        ("resident memory, MB: before, at most", f"{streams['rss_mb_idle']:.0f}, {streams['rss_mb_max']:.0f}"),
+        ("threads", streams["threads_max"]),
+        ("CPU of the worker while all stream, % of a core", _number(cpu and 100 * cpu, 0)),
+        ("sessions in pg_stat_activity: at most, while all stream", f"{sessions[0]}, {sessions[1]}"),
+        ("sockets to PostgreSQL", streams["database_sockets_max"]),
+        ("sockets to Redis", streams["redis_sockets_max"]),
+        ("sockets to the model", streams["model_sockets_max"]),
+    ]
+    note = (
+        f"{streams['slots']} slots, each reading a stream of {streams['stream_s']} s over HTTP,"
+        f" {streams['chunks_per_s']} chunks a second."
+    )
+    return ["### Many slow streams in one worker", "", note, "", *_table(("what", "measured"), rows), ""]
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:

@@ -22,6 +22,13 @@ SINGLE = Target("single run, engine time p50, PostgreSQL", 3.0, "ms/loop")
 COMMITS = Target("commits at loop 500", 2.0, "commits/loop")
 WAL = Target("WAL without page images at loop 500", 8.0, "KB/loop")
 FLAT = Target("WAL flat from loop 10 to loop 2000", FLAT_PERCENT, "% apart")
+FLEET_SHARE = Target("fleet of two workers, of the embedded rate", 90, "%", at_least=True)
+FLEET_SINGLE = Target("single run in a fleet, engine time p50", 3.0, "ms/loop")
+KILLED = Target("killed worker's steps run again, the last one", 30.0, "s")
+DRAINED = Target("drained worker's steps run again, the last one", 2.0, "s")
+STREAMS = 200
+STREAM_SESSIONS = Target(f"{STREAMS} streams in one worker, connections to PostgreSQL", 20, "connections")
+STREAM_MEMORY = Target(f"{STREAMS} streams in one worker, resident memory", 250, "MB")
 
 
 def judge(target: Target, measured: float | None) -> dict[str, object]:
@@ -53,6 +60,23 @@ def table(results: dict[str, Any]) -> list[dict[str, object]]:
         judge(COMMITS, middle.get("commits_per_loop")),
         judge(WAL, wal and wal / 1024),
         judge(FLAT, flatness_percent(at)),
+        *_fleet(results.get("fleet") or {}),
+    ]
+
+
+def _fleet(fleet: dict[str, Any]) -> list[dict[str, object]]:
+    share = fleet.get("inline_share")
+    streams = fleet.get("streams") or {}
+    if streams.get("streams_max", 0) < STREAMS:
+        # Fewer streams at once say nothing of what so many cost.
+        streams = {}
+    return [
+        judge(FLEET_SHARE, share and 100 * share),
+        judge(FLEET_SINGLE, fleet.get("single", {}).get("p50_ms")),
+        judge(KILLED, fleet.get("killed", {}).get("again_s_max")),
+        judge(DRAINED, fleet.get("drained", {}).get("again_s_max")),
+        judge(STREAM_SESSIONS, streams.get("database_sessions_max")),
+        judge(STREAM_MEMORY, streams.get("rss_mb_max")),
     ]
 
 

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from bench.database import Database, Postgres
-from bench.process import Child, cpu_ms, running
-from bench.workload import Load, accept_runs, client_ports, wait_for
+from bench.process import Child, cpu_ms, model_running, running
+from bench.workload import Load, accept_runs, client_ports, dev_model_script, wait_for
 
 # Long enough for idle backends to have reported their share of the server's counters.
 _COUNTERS_SETTLE_S = 1.5
@@ -33,9 +33,7 @@ def measure(database: Database, case: Case) -> dict[str, object]:
         model = None
         base_url = "script:main"
         if case.over_http:
-            model = Child("bench.model", load.loops)
-            stack.enter_context(running(model))
-            base_url = model.read_line()
+            model, base_url = stack.enter_context(model_running(dev_model_script(load.loops)))
         ports = client_ports(url)
         stack.callback(ports.store.close)
         runs = accept_runs(ports, base_url, load.runs)

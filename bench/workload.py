@@ -1,11 +1,12 @@
 """What every part runs: runs of N loops, each loop one model call with one tool call, messages of about 600 B."""
 
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from agentloom_worker.bootstrap import make_ports
-from agentloom_worker.devmodel.script import Script as ModelScript
-from agentloom_worker.devmodel.script import parse_script
+from agentloom_worker.domain.dispatch import WakeUp
 from agentloom_worker.domain.run import RunStatus
 from agentloom_worker.ids import DispatchId, RunId, SessionId
 from agentloom_worker.llm.adapters.scripted import CallsTurn, ScriptedCall, ScriptedRequest, TextTurn
@@ -47,23 +48,21 @@ def in_process_script(loops: int) -> InProcessScript:
     return answer
 
 
-def dev_model_script(loops: int) -> ModelScript:
+def dev_model_script(loops: int) -> dict[str, Any]:
     """The same conversation for the dev-model."""
     call = {"name": "echo", "arguments": {"text": TEXT}}
-    return parse_script(
-        {
-            "schema_version": 1,
-            "check_requests": False,
-            "chunk_chars": MODEL_CHUNK_CHARS,
-            "turns": [
-                {"when": {"assistant_turns": {"min": 0, "max": loops - 2}}, "answer": {"tool_calls": [call]}},
-                {"answer": {"text": "done"}},
-            ],
-        }
-    )
+    return {
+        "schema_version": 1,
+        "check_requests": False,
+        "chunk_chars": MODEL_CHUNK_CHARS,
+        "turns": [
+            {"when": {"assistant_turns": {"min": 0, "max": loops - 2}}, "answer": {"tool_calls": [call]}},
+            {"answer": {"text": "done"}},
+        ],
+    }
 
 
-def release(base_url: str) -> dict[str, object]:
+def release(base_url: str) -> dict[str, Any]:
     """An agent with one tool and a window that holds thousands of messages."""
     return {
         "schema_version": 1,
@@ -88,16 +87,21 @@ def release(base_url: str) -> dict[str, object]:
 
 def accept_runs(ports: Ports, base_url: str, count: int) -> list[RunId]:
     """Publish the release and accept one question in each of so many sessions."""
-    publish_release(ports, release(base_url))
-    owner = ports.store.find_owner("bench")
+    return ask_all(ports, release(base_url), ["Go on until you are done."] * count)
+
+
+def ask_all(ports: Ports, document: dict[str, Any], questions: Iterable[str]) -> list[RunId]:
+    """Publish a release and ask each question in a session of its own."""
+    published = publish_release(ports, document)
+    owner = ports.store.find_owner(published.agent_id)
     assert owner is not None, "the release has an owner"
     runs = []
-    for _ in range(count):
+    for question in questions:
         session_id = SessionId(ports.ids.new())
         ports.store.open_session(session_id, owner)
         session = ports.store.load_session(session_id)
         assert session is not None, "the session was opened"
-        runs.append(accept_question(ports, session, "Go on until you are done.", None, "question").run_id)
+        runs.append(accept_question(ports, session, question, None, "question").run_id)
     return runs
 
 
@@ -106,9 +110,9 @@ def first_dispatch(ports: Ports, run_id: RunId) -> DispatchId:
     return next(row.dispatch_id for row in ports.store.list_dispatches(run_id=run_id) if row.step == "prepare_context")
 
 
-def client_ports(database_url: str) -> Ports:
+def client_ports(database_url: str, publish: Callable[[list[WakeUp]], None] = lambda _due: None) -> Ports:
     """Ports of the process that asks and waits."""
-    return make_ports(database_url, pool_size=3, scripts={"main": in_process_script(2)})
+    return make_ports(database_url, pool_size=3, scripts={"main": in_process_script(2)}, publish=publish)
 
 
 def wait_for(ports: Ports, runs: list[RunId]) -> None:

@@ -117,9 +117,10 @@ class Fleet:
         pool: str = "threads",
         slots: int = 8,
         ready: str = "process_started",
+        include: str = "",
         **extra: str,
     ) -> FleetProcessHandle:
-        """Start a worker and wait until its slots are there."""
+        """Start a worker and wait until its slots are there. `include` names a module that it imports before."""
         names = ",".join(self.queue_prefix + queue for queue in queues.split(","))
         command = [
             "-A",
@@ -133,6 +134,7 @@ class Fleet:
             str(slots),
             "-n",
             f"w{len(self.processes)}@%h",
+            *(["-I", include] if include else []),
         ]
         process = self._start(command, extra)
         if ready:

@@ -294,20 +294,35 @@ def to_operation(row: Any) -> Operation:
     )
 
 
+# What every step reads is written once: putting a statement together costs as much again as sending it.
+_OPERATION_ID = sa.bindparam("operation_id", type_=sa.Uuid)
+_OPERATION = sa.select(operation).where(operation.c.operation_id == _OPERATION_ID)
+_MEMBERS = (
+    sa.select(operation)
+    .where(operation.c.run_id == sa.bindparam("run_id", type_=sa.Uuid))
+    .where(operation.c.batch_id == sa.bindparam("batch_id", type_=sa.Uuid))
+    .order_by(operation.c.ordinal)
+)
+_ATTEMPT = sa.select(attempt).where(
+    attempt.c.operation_id == _OPERATION_ID, attempt.c.attempt_no == sa.bindparam("attempt_no", type_=sa.Integer)
+)
+_ATTEMPTS = (
+    sa.select(attempt)
+    .where(attempt.c.operation_id.in_(sa.bindparam("operation_ids", type_=sa.Uuid, expanding=True)))
+    .order_by(attempt.c.operation_id, attempt.c.attempt_no)
+)
+
+
 def load_operation(conn: sa.Connection, operation_id: UUID) -> Operation | None:
     """One operation."""
-    row = conn.execute(sa.select(operation).where(operation.c.operation_id == operation_id)).one_or_none()
+    row = conn.execute(_OPERATION, {"operation_id": operation_id}).one_or_none()
     return None if row is None else to_operation(row)
 
 
 def load_members(conn: sa.Connection, run_id: UUID, batch_id: UUID) -> tuple[Operation, ...]:
     """The members of a batch by ordinal."""
-    query = (
-        sa.select(operation)
-        .where(operation.c.run_id == run_id, operation.c.batch_id == batch_id)
-        .order_by(operation.c.ordinal)
-    )
-    return tuple(to_operation(row) for row in conn.execute(query))
+    found = conn.execute(_MEMBERS, {"run_id": run_id, "batch_id": batch_id})
+    return tuple(to_operation(row) for row in found)
 
 
 def list_operations(conn: sa.Connection, run_id: UUID) -> list[Operation]:
@@ -347,8 +362,7 @@ def to_attempt(row: Any) -> Attempt:
 
 def load_attempt(conn: sa.Connection, operation_id: UUID, attempt_no: int) -> Attempt | None:
     """One attempt."""
-    query = sa.select(attempt).where(attempt.c.operation_id == operation_id, attempt.c.attempt_no == attempt_no)
-    row = conn.execute(query).one_or_none()
+    row = conn.execute(_ATTEMPT, {"operation_id": operation_id, "attempt_no": attempt_no}).one_or_none()
     return None if row is None else to_attempt(row)
 
 
@@ -356,9 +370,4 @@ def load_attempts(conn: sa.Connection, operation_ids: Sequence[UUID]) -> list[At
     """The attempts of some operations, by operation and number."""
     if not operation_ids:
         return []
-    query = (
-        sa.select(attempt)
-        .where(attempt.c.operation_id.in_(operation_ids))
-        .order_by(attempt.c.operation_id, attempt.c.attempt_no)
-    )
-    return [to_attempt(row) for row in conn.execute(query)]
+    return [to_attempt(row) for row in conn.execute(_ATTEMPTS, {"operation_ids": list(operation_ids)})]

@@ -404,9 +404,19 @@ def _to_run(row: Any) -> Run:
     )
 
 
+# What every step reads is written once: putting a statement together costs as much again as sending it.
+_RUN_ID = sa.bindparam("run_id", type_=sa.Uuid)
+_RUN = sa.select(run).where(run.c.run_id == _RUN_ID)
+_NODE = sa.select(node_task).where(node_task.c.run_id == _RUN_ID)
+_TICKET = sa.select(loop_ticket).where(
+    loop_ticket.c.run_id == _RUN_ID, loop_ticket.c.loop_no == sa.bindparam("loop_no", type_=sa.Integer)
+)
+_BATCH = sa.select(call_batch).where(call_batch.c.batch_id == sa.bindparam("batch_id", type_=sa.Uuid))
+
+
 def load_run(conn: sa.Connection, run_id: UUID) -> Run | None:
     """One run."""
-    row = conn.execute(sa.select(run).where(run.c.run_id == run_id)).one_or_none()
+    row = conn.execute(_RUN, {"run_id": run_id}).one_or_none()
     return None if row is None else _to_run(row)
 
 
@@ -445,7 +455,7 @@ def renew_leases(conn: sa.Connection, now: int | None, run_ids: list[UUID], ttl_
 
 def load_node(conn: sa.Connection, run_id: UUID) -> NodeTask | None:
     """The root role's node of a run."""
-    row = conn.execute(sa.select(node_task).where(node_task.c.run_id == run_id)).one_or_none()
+    row = conn.execute(_NODE, {"run_id": run_id}).one_or_none()
     return None if row is None else to_node(row)
 
 
@@ -494,8 +504,7 @@ def to_invocation(row: Any) -> AgentInvocation:
 
 def load_ticket(conn: sa.Connection, run_id: UUID, loop_no: int) -> LoopTicket | None:
     """The ticket of one loop."""
-    query = sa.select(loop_ticket).where(loop_ticket.c.run_id == run_id, loop_ticket.c.loop_no == loop_no)
-    row = conn.execute(query).one_or_none()
+    row = conn.execute(_TICKET, {"run_id": run_id, "loop_no": loop_no}).one_or_none()
     return None if row is None else to_ticket(row)
 
 
@@ -506,7 +515,7 @@ def to_ticket(row: Any) -> LoopTicket:
 
 def load_batch(conn: sa.Connection, batch_id: UUID) -> CallBatch | None:
     """One batch."""
-    row = conn.execute(sa.select(call_batch).where(call_batch.c.batch_id == batch_id)).one_or_none()
+    row = conn.execute(_BATCH, {"batch_id": batch_id}).one_or_none()
     if row is None:
         return None
     return CallBatch(

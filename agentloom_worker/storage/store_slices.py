@@ -40,6 +40,19 @@ class SliceRows:
     inputs: tuple[PendingInput, ...]
 
 
+_INPUTS = (
+    sa.select(
+        session.user_input_delivery,
+        session.user_input.c.input_seq,
+        session.user_input.c.body,
+        session.user_input.c.blob_id,
+    )
+    .join(session.user_input, session.user_input.c.input_id == session.user_input_delivery.c.input_id)
+    .where(session.user_input_delivery.c.target_run_id == sa.bindparam("run_id", type_=sa.Uuid))
+    .order_by(session.user_input.c.input_seq)
+)
+
+
 class Slices(Access):
     """What a step may look at."""
 
@@ -89,15 +102,8 @@ class Slices(Access):
             return load_wreck(conn, run_id)
 
     def _load_inputs(self, conn: sa.Connection, loaded: Run) -> tuple[PendingInput, ...]:
-        delivery, user_input = session.user_input_delivery, session.user_input
-        query = (
-            sa.select(delivery, user_input.c.input_seq, user_input.c.body, user_input.c.blob_id)
-            .join(user_input, user_input.c.input_id == delivery.c.input_id)
-            .where(delivery.c.target_run_id == loaded.run_id)
-            .order_by(user_input.c.input_seq)
-        )
         found = []
-        for row in conn.execute(query):
+        for row in conn.execute(_INPUTS, {"run_id": loaded.run_id}):
             held = UserInputDelivery(
                 DeliveryId(row.delivery_id),
                 InputId(row.input_id),
