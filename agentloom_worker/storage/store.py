@@ -30,6 +30,7 @@ from agentloom_worker.domain.run import (
 from agentloom_worker.domain.session import (
     DeliveryState,
     InputKind,
+    OnBusy,
     PendingInput,
     Session,
     UserInput,
@@ -376,9 +377,10 @@ class Store:
     def _load_inputs(self, conn: sa.Connection, loaded: Run) -> tuple[PendingInput, ...]:
         delivery, user_input = session.user_input_delivery, session.user_input
         query = (
-            sa.select(delivery, user_input.c.input_seq, user_input.c.body, user_input.c.blob_id)
+            sa.select(delivery, user_input.c.input_seq, user_input.c.kind, user_input.c.body, user_input.c.blob_id)
             .join(user_input, user_input.c.input_id == delivery.c.input_id)
             .where(delivery.c.target_run_id == loaded.run_id)
+            .where(delivery.c.state.in_([str(DeliveryState.PENDING), str(DeliveryState.CLAIMED)]))
             .order_by(user_input.c.input_seq)
         )
         found = []
@@ -394,9 +396,10 @@ class Store:
                 row.context_seq,
                 row.first_output_receipt,
                 row.delivered_at,
+                DeliveryId(row.previous_delivery_id) if row.previous_delivery_id else None,
             )
             body = bytes(row.body) if row.body is not None else self._blob(conn, loaded.owner_id, row.blob_id)
-            found.append(PendingInput(held, row.input_seq, body))
+            found.append(PendingInput(held, row.input_seq, body, InputKind(row.kind)))
         return tuple(found)
 
     @staticmethod
@@ -455,9 +458,9 @@ class Store:
         with self.read() as conn:
             return session.find_input_seq(conn, input_id)
 
-    def open_session(self, session_id: SessionId, owner_id: OwnerId) -> None:
+    def open_session(self, session_id: SessionId, owner_id: OwnerId, on_busy: OnBusy = OnBusy.REJECT) -> None:
         """Insert a session."""
-        self.driver.apply([session.SESSION_INSERT(session_id, owner_id)])
+        self.driver.apply([session.SESSION_INSERT(session_id, owner_id, str(on_busy))])
 
     def find_owner(self, slug: str) -> OwnerId | None:
         """The owner of an agent id."""
