@@ -287,7 +287,7 @@ class ViewRow:
     call_id: CallId | None
     effective_hash: bytes
     tokens: int
-    source: Payload  # the effective body: of the operation or of the input; empty for a prompt
+    source: Payload  # the effective body: the record's own, of the operation or of the input; empty for a prompt
     prompt_slot: str | None
     model_operation_id: OperationId | None  # for a tool result: the operation whose message holds the call
     ordinal: int | None
@@ -303,9 +303,8 @@ _PAGE_OF_RECORDS = (
         context_record.c.message_kind,
         context_record.c.operation_id,
         context_record.c.call_id,
-        sa.func.coalesce(context_record.c.body, operation.c.effective, operation.c.raw, user_input.c.body).label(
-            "inline"
-        ),
+        sa.func.coalesce(operation.c.effective, operation.c.raw, user_input.c.body).label("inline"),
+        context_record.c.body.label("record_body"),
         context_record.c.blob_id.label("record_blob_id"),
         operation.c.raw_blob_id,
         operation.c.effective_blob_id,
@@ -355,6 +354,8 @@ def load_view_rows(
 def _to_view_row(row: Any, entry: Any) -> ViewRow:
     if row.record_blob_id is not None:
         source = Payload(blob_id=BlobId(row.record_blob_id))
+    elif row.record_body is not None:
+        source = Payload(inline=bytes(row.record_body))
     elif row.effective_blob_id is not None:
         source = Payload(blob_id=BlobId(row.effective_blob_id))
     elif row.inline is not None:

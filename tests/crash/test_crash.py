@@ -32,6 +32,7 @@ ENDS = {
     "quota": ("budget_exhausted", "LOOP_BUDGET_EXHAUSTED", None),
     "busy": ("succeeded", None, "It was busy."),
     "parked": ("succeeded", None, "Done all the same."),
+    "corrected": ("succeeded", None, '{"answer": "Forty-two."}'),
     "large": ("succeeded", None, "Read to the end."),
 }
 EACH_STEP = {"claim.after", "step.loaded", "commit.before", "commit.after", "publish.after"}
@@ -55,6 +56,7 @@ SAMPLE = [
         for name in ("three_loops", "tail_raises", "stopped")
         for fusion in (True, False)
     ),
+    Setup("corrected", fusion=False, inline=False),
     *(Setup(name, model_unknown="fail") for name in ("three_loops", "stopped", "deadline", "busy")),
 ]
 RAISING = [Setup(name, fusion=fusion) for name in ("three_loops", "invalid_call", "quota") for fusion in (True, False)]
