@@ -59,7 +59,11 @@ SAMPLE = [
     Setup("corrected", fusion=False, inline=False),
     *(Setup(name, model_unknown="fail") for name in ("three_loops", "stopped", "deadline", "busy")),
 ]
-RAISING = [Setup(name, fusion=fusion) for name in ("three_loops", "invalid_call", "quota") for fusion in (True, False)]
+RAISING = [
+    Setup(name, fusion=fusion)
+    for name in ("three_loops", "invalid_call", "quota", "corrected")
+    for fusion in (True, False)
+]
 TWICE = [
     Setup(name, fusion=fusion) for name in ("three_loops", "stopped", "deadline", "busy") for fusion in (True, False)
 ]
@@ -247,7 +251,7 @@ def test_a_restart_after_the_deadline_begins_no_effect(stage: Stage, fusion: boo
 
 
 def test_every_point_is_reached_and_every_step_has_its_points(stage: Stage) -> None:
-    reached = _pairs(stage.record(setup).tape for setup in FUSIONS)
+    reached = _pairs(stage.record(setup).tape for setup in SAMPLE)
     assert {point for point, _ in reached} == set(faults.POINTS), "a fault point is dead"
     assert {detail for _, detail in reached} == set(STEPS), "a step is in no scenario"
     for step, entry in STEPS.items():
