@@ -86,6 +86,18 @@ def repeated(request: ScriptedRequest) -> ScriptedTurn:
     return TextTurn("done")
 
 
+OUTPUT = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
+# A schema so long that the correction which shows it is a blob.
+LONG_OUTPUT = {**OUTPUT, "description": "words " * 1000}
+
+
+def corrected(request: ScriptedRequest) -> ScriptedTurn:
+    """One call, an answer that is not of the declared form, and one that is."""
+    if request.message_count == 2:
+        return CallsTurn((echo("a"),))
+    return TextTurn("in words" if request.message_count == 4 else '{"answer": "done"}')
+
+
 class Moody:
     """Fails once, then answers."""
 
@@ -101,6 +113,7 @@ SCRIPTS: dict[str, Callable[[], Callable[[ScriptedRequest], ScriptedTurn]]] = {
     "plain": lambda: lambda _request: TextTurn("hello"),
     "parallel": lambda: parallel,
     "big": lambda: big,
+    "corrected": lambda: corrected,
     "endless": lambda: endless,
     "moody": Moody,
     "repeated": lambda: repeated,
@@ -211,6 +224,7 @@ def fill_few(url: str) -> dict[str, RunId]:
     audited.again("plain")
     audited.ask("parallel", "parallel")
     audited.ask("big", "big", models=WIDE)
+    audited.ask("corrected", "corrected", agent={"output_schema": LONG_OUTPUT})
     audited.worker.drive()
     audited.worker.close()
     halted = open_audited(url, fusion=False, clock=clock)
@@ -226,6 +240,8 @@ def _end_all(audited: Audited) -> None:
     audited.again(f"plain-{mode}")
     audited.ask(f"parallel-{mode}", "parallel")
     audited.ask(f"big-{mode}", "big", models=WIDE)
+    audited.ask(f"corrected-{mode}", "corrected", agent={"output_schema": LONG_OUTPUT})
+    audited.ask(f"uncorrected-{mode}", "plain", agent={"output_schema": OUTPUT, "limits": {"max_loops": 2}})
     audited.ask(f"quota-{mode}", "endless", agent={"limits": {"max_loops": 2}})
     audited.ask(f"moody-{mode}", "moody")
     audited.ask(f"rejected-{mode}", "rejected")
@@ -280,11 +296,22 @@ def _halt(audited: Audited) -> None:
     """Runs that nobody goes on with."""
     audited.ask("waiting", "parallel")
     audited.steps(5)
+    _stand_at(audited, audited.ask("judged", "plain", agent={"output_schema": OUTPUT}), "validate_output")
     audited.ask("stopping", "endless")
     stop_run(audited.worker.ports, audited.runs["stopping"])
     audited.ask("queued", "plain")
     park(audited, "parked")
     fail_parked(audited.worker.ports, park(audited, "given-up"))
+
+
+def _stand_at(audited: Audited, run_id: RunId, step: str) -> None:
+    """Run the rows of this run alone, up to the first of a step."""
+    store = audited.worker.ports.store
+    while True:
+        (row,) = (row for row in store.list_dispatches(run_id=run_id) if row.step != "expire_run")
+        if row.step == step:
+            return
+        assert audited.worker.runner.run(row.dispatch_id)
 
 
 def park(audited: Audited, name: str) -> DispatchId:

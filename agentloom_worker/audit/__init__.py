@@ -115,6 +115,11 @@ INVARIANTS: dict[str, Invariant] = {
     "context.effective_hashes": Invariant(
         "effective_hash is that of the body", "RUNTIME 2", OfRun(context.check_effective_hashes)
     ),
+    "context.feedback": Invariant(
+        "a rejected answer is followed by what is wrong with it, and nothing else is",
+        "seed 004, 6.3",
+        OfRun(context.check_feedback),
+    ),
     "context.results": Invariant(
         "each call has one result in its place once its batch is delivered, none before",
         "RUNTIME 8",

@@ -17,9 +17,9 @@ from agentloom_worker.domain.context import (
 )
 from agentloom_worker.domain.damage import DAMAGED, describe
 from agentloom_worker.domain.model import Role
-from agentloom_worker.domain.operation import OperationKind
+from agentloom_worker.domain.operation import OperationKind, OperationStatus
 from agentloom_worker.domain.run import BatchState
-from agentloom_worker.ids import ContextId
+from agentloom_worker.ids import ContextId, OperationId
 from agentloom_worker.limits import AUDIT_PAGE_ROWS
 from agentloom_worker.runtime.slice import load_owned_release
 from agentloom_worker.storage.audit import EntryRow, RecordRow
@@ -39,6 +39,7 @@ _KINDS = {
     MessageKind.USER_REF: _Kind(Role.USER, RawRef.INPUT),
     MessageKind.ASSISTANT: _Kind(Role.ASSISTANT, RawRef.OPERATION),
     MessageKind.TOOL_RESULT: _Kind(Role.TOOL, RawRef.OPERATION),
+    MessageKind.FEEDBACK: _Kind(Role.SYSTEM, RawRef.RECORD),
 }
 
 
@@ -152,7 +153,7 @@ def check_entries(facts: RunFacts) -> Iterator[Fault]:
 
 
 def check_effective_hashes(facts: RunFacts) -> Iterator[Fault]:
-    """What a record counts as is the body of its prompt, input or operation, byte for byte."""
+    """What a record counts as is its own body, or that of its prompt, input or operation, byte for byte."""
     for context in facts.rows.contexts:
         after = 0
         while True:
@@ -182,13 +183,40 @@ def _broken_body(facts: RunFacts, row: ViewRow) -> str | None:
     return f"its body hashes to {found.hex()[:16]}…, its entry says {row.effective_hash.hex()[:16]}…"
 
 
+def check_feedback(facts: RunFacts) -> Iterator[Fault]:
+    """A rejected answer is followed by what is wrong with it; that follows nothing else, and never the run's answer."""
+    with_calls = {batch.model_operation_id for batch in facts.rows.batches}
+    for context in facts.rows.contexts:
+        answered: OperationId | None = None  # by the record before
+        for record in facts.records_of(context.context_id):
+            subject = f"record {context.context_id}/{record.context_seq}"
+            feedback = record.message_kind == MessageKind.FEEDBACK.value
+            if feedback and (answered is None or record.operation_id != answered or not _rejected(facts, answered)):
+                yield Fault(subject, f"corrects operation {record.operation_id}, no rejected answer right before it")
+            if not feedback and answered is not None:
+                yield Fault(subject, f"follows operation {answered}, an answer, without a correction")
+            answer = record.message_kind == MessageKind.ASSISTANT.value and record.operation_id not in with_calls
+            answered = record.operation_id if answer else None
+
+
+def _rejected(facts: RunFacts, operation_id: OperationId) -> bool:
+    """A completed operation whose answer is not the run's."""
+    operation = facts.operations.get(operation_id)
+    completed = operation is not None and operation.status is OperationStatus.COMPLETED
+    return completed and operation_id != facts.run.answer_operation_id
+
+
 def check_results(facts: RunFacts) -> Iterator[Fault]:
     """After its batch was delivered every call has one result, by ordinal, right after its message; before, none."""
     results: dict[ContextId, dict[int, RecordRow]] = {}
     for record in facts.rows.records:
         if record.message_kind == MessageKind.TOOL_RESULT.value:
             results.setdefault(record.context_id, {})[record.context_seq] = record
-    messages = {record.operation_id: record for record in facts.rows.records if record.operation_id is not None}
+    messages = {
+        record.operation_id: record
+        for record in facts.rows.records
+        if record.operation_id is not None and record.message_kind != MessageKind.FEEDBACK.value
+    }
     for batch in facts.rows.batches:
         subject = f"batch {batch.batch_id}"
         message = messages.get(batch.model_operation_id)

@@ -102,6 +102,8 @@ def _misfit(facts: RunFacts, row: QueueRow) -> str | None:
     match row.step:
         case "prepare_context":
             return _of_node(facts, row, Phase.PREPARE_CONTEXT)
+        case "validate_output":
+            return _of_node(facts, row, Phase.VALIDATE_OUTPUT)
         case "settle_node":
             return _of_node(facts, row, Phase.SETTLE)
         case "freeze_request" | "attempt_model" | "attempt_call" | "accept_model":

@@ -22,9 +22,10 @@ from pydantic.errors import PydanticUserError
 from agentloom_worker import limits, telemetry
 from agentloom_worker.cancellation import Cancellation
 from agentloom_worker.canonical import canonical_bytes, parse
-from agentloom_worker.capabilities.arguments import invalid_arguments, nested_deeper
+from agentloom_worker.capabilities.arguments import invalid_arguments
 from agentloom_worker.capabilities.context import ToolContext
 from agentloom_worker.capabilities.handler import ArgumentsError, PythonHandler
+from agentloom_worker.capabilities.json_text import nested_deeper
 from agentloom_worker.capabilities.result import failed
 from agentloom_worker.capabilities.schema import output_problems
 from agentloom_worker.capabilities.threads import THREADS, ToolThreads

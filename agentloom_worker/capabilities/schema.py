@@ -38,7 +38,7 @@ class CompiledSchema:
         if self.check is not None and self.check(value):
             return ()
         errors = list(islice(self.validator.iter_errors(cast(Any, value)), limits.SCHEMA_ERRORS_SCANNED_MAX))
-        return _bounded(leaf for error in errors for leaf in _leaves(error))
+        return _bounded(leaf for error in errors for leaf in leaves(error))
 
 
 def compile_schema(schema: Mapping[str, Any]) -> CompiledSchema:
@@ -85,7 +85,7 @@ def output_problems(spec: CapabilitySpec, value: object) -> tuple[str, ...]:
 
 
 def _bounded(errors: Iterable[ValidationError]) -> tuple[str, ...]:
-    found = sorted({(_pointer(error), str(error.validator), _said(error)) for error in errors})
+    found = sorted({(pointer_of(error), str(error.validator), _said(error)) for error in errors})
     texts = [
         f"{pointer or '(root)'}: {text}"[: limits.SCHEMA_ERROR_CHARS_MAX]
         for pointer, _, text in found[: limits.SCHEMA_ERRORS_SHOWN_MAX]
@@ -95,7 +95,7 @@ def _bounded(errors: Iterable[ValidationError]) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _leaves(error: ValidationError) -> Iterator[ValidationError]:
+def leaves(error: ValidationError) -> Iterator[ValidationError]:
     """The errors worth telling: of a choice with one branch of the right type, what that branch says."""
     branches: dict[object, list[ValidationError]] = {}
     for inner in error.context or ():
@@ -109,10 +109,11 @@ def _leaves(error: ValidationError) -> Iterator[ValidationError]:
         yield error
         return
     for inner in fitting[0]:
-        yield from _leaves(inner)
+        yield from leaves(inner)
 
 
-def _pointer(error: ValidationError) -> str:
+def pointer_of(error: ValidationError) -> str:
+    """Where the value stands in its document (RFC 6901)."""
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in error.absolute_path)
 
 
@@ -123,13 +124,13 @@ def _said(error: ValidationError) -> str:
     if keyword in _NAMING:
         return error.message
     if keyword == "type":
-        return f"expected {wanted}, got {_type_name(error.instance)}"
+        return f"expected {wanted}, got {type_name(error.instance)}"
     if keyword in ("enum", "const"):
         return f"must be {'one of ' if keyword == 'enum' else ''}{wanted}"
     if keyword in ("anyOf", "oneOf"):
         if keyword == "oneOf" and not error.context:
             return "matches more than one of the allowed forms"
-        return f"{_type_name(error.instance)} matches none of the allowed forms{_forms(error)}"
+        return f"{type_name(error.instance)} matches none of the allowed forms{_forms(error)}"
     if keyword == "None":
         return "is not allowed here"
     return f"violates {keyword}: {wanted}"
@@ -142,7 +143,8 @@ def _forms(error: ValidationError) -> str:
     return f" ({', '.join(known)})" if known and len(known) == len(names) else ""
 
 
-def _type_name(value: object) -> str:
+def type_name(value: object) -> str:
+    """The JSON type of a value, in the words of JSON Schema."""
     return "null" if value is None else _JSON_TYPES.get(type(value), type(value).__name__)
 
 

@@ -50,7 +50,9 @@ def describe(event: RunEvent) -> str:
     """One event in words."""
     fields = dict(event.fields)
     loop = (
-        f"loop {fields.pop('loop')}: " if event.kind in ("model.completed", "call.settled") and "loop" in fields else ""
+        f"loop {fields.pop('loop')}: "
+        if event.kind in ("model.completed", "call.settled", "output.rejected") and "loop" in fields
+        else ""
     )
     match event.kind:
         case "run.accepted":
@@ -66,6 +68,8 @@ def describe(event: RunEvent) -> str:
             name = fields.get("capability") or f"call {fields.get('ordinal')}"
             code = f" ({fields['code']})" if "code" in fields else ""
             return f"{loop}{name} {fields.get('status')}{code}"
+        case "output.rejected":
+            return f"{loop}answer does not match the output schema ({fields.get('issues')} issue(s)), sent back"
         case "attempt.retrying":
             return f"attempt {fields.get('attempt')} in {fields.get('delay_ms')} ms, after {fields.get('code')}"
         case "step.parked":

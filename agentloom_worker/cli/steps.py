@@ -49,7 +49,7 @@ def _row(step: StepRow) -> tuple[object, ...]:
         step.kind.value,
         step.capability or "(unknown)",
         step.status.value,
-        step.code,
+        step.code if step.issues is None else f"rejected: {step.issues} issue(s)",
         len(step.attempts),
         duration(step.duration_ms),
         tokens.input_tokens if tokens else None,

@@ -16,6 +16,7 @@ from agentloom_worker.domain.context import (
     next_manifest_hash,
 )
 from agentloom_worker.domain.model import Role
+from agentloom_worker.domain.operation import Payload
 from agentloom_worker.frozen import replace
 from agentloom_worker.ids import CallId, Ids, InputId, OperationId, RecordId, ReleaseId
 
@@ -37,6 +38,7 @@ class NewRecord:
     release_id: ReleaseId | None = None
     prompt_slot: str | None = None
     source_refs: tuple[str, ...] = ()
+    body: Payload | None = None  # of a fact that was made nowhere else (RawRef.RECORD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ def append_records(
                     new.origin_input_id,
                     new.release_id,
                     new.prompt_slot,
+                    new.body,
                 ),
             )
         )

@@ -16,6 +16,11 @@ def user_message(body: bytes) -> Message:
     return Message(Role.USER, effective_text(parse(body))[0])
 
 
+def note_message(body: bytes) -> Message:
+    """What the runtime has to say, never the user and never the model. `body` is a canonical JSON string."""
+    return Message(Role.SYSTEM, effective_text(parse(body))[0])
+
+
 def assistant_message(response: ModelResponse, call_ids: tuple[UUID, ...]) -> tuple[Message, tuple[str, ...]]:
     """An accepted response and the wire ids of its calls: the provider's own where it gave one (CASES W03)."""
     wire_ids = tuple(

@@ -11,6 +11,7 @@ from agentloom_worker.ids import (
     BlobId,
     ClaimToken,
     DispatchId,
+    InputId,
     OperationId,
     OwnerId,
     RunId,
@@ -102,6 +103,7 @@ class RunAccept:
     max_loops: int
     deadline_us: int
     binding: bytes
+    input_id: InputId  # its question
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from agentloom_worker.canonical import canonical_bytes, sha256
 from agentloom_worker.domain.model import Role
+from agentloom_worker.domain.operation import Payload
 from agentloom_worker.ids import (
     BlobId,
     CallId,
@@ -28,6 +29,7 @@ class MessageKind(StrEnum):
     USER_REF = "user_ref"
     ASSISTANT = "assistant"
     TOOL_RESULT = "tool_result"
+    FEEDBACK = "feedback"
 
 
 class RawRef(StrEnum):
@@ -36,6 +38,7 @@ class RawRef(StrEnum):
     PROMPT = "prompt"  # the release's prompt, by release_id and prompt_slot
     INPUT = "input"  # the user input, by origin_input_id
     OPERATION = "operation"  # the operation's raw result, by operation_id
+    RECORD = "record"  # the record's own body: a fact that was made nowhere else
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,7 @@ class ContextRecord:
     origin_input_id: InputId | None = None
     release_id: ReleaseId | None = None
     prompt_slot: str | None = None
+    body: Payload | None = None
 
 
 @dataclass(frozen=True, slots=True)

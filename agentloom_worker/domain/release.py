@@ -60,6 +60,7 @@ class FrozenRelease:
     budget: Budget
     estimator: str
     max_output_tokens: int  # what a business request asks for: min(model maximum, output reserve)
+    output_schema: dict[str, object] | None = None  # of the role's answer; None takes any text
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,7 @@ def freeze_release(document: wire.ReleaseDocument, tools: tuple[CapabilitySpec, 
                 deadline_s=limits.deadline_s,
                 max_step_attempts=limits.max_step_attempts,
             ),
+            output_schema=agent.output_schema,
         ),
         models={key: _freeze_model(document, model)},
         tools=catalog,
@@ -241,6 +243,7 @@ def load_release(body: bytes) -> FrozenRelease:
     """
     digest = sha256(body)
     document = _parse_frozen(body, digest)
+    declared = document.agent.output_schema
     model, context, limits = _bound_model(document, digest), document.context, document.agent.limits
     return FrozenRelease(
         digest=digest,
@@ -261,6 +264,7 @@ def load_release(body: bytes) -> FrozenRelease:
         ),
         estimator=context.estimator,
         max_output_tokens=context.request_output_tokens,
+        output_schema=None if declared is None else dict(declared),
     )
 
 

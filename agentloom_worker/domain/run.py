@@ -87,6 +87,8 @@ class Run:
 
     Counters move by increments under the row's own lock, so a slice's copy may be behind; what a step
     decides on is asserted by the commit (RULINGS T2). `binding` is the RequestBinding of all its requests.
+    `run_no` counts the session's runs from 1 in the order of their creation; since only one lives at a time,
+    every run with a smaller number had ended when this one was made. `question_seq` is its question's input_seq.
     """
 
     run_id: RunId
@@ -103,6 +105,8 @@ class Run:
     deadline_at: int
     binding: bytes
     created_at: int
+    run_no: int
+    question_seq: int
     started_at: int | None = None
     ended_at: int | None = None
     end_cause: EndCause | None = None
@@ -121,6 +125,7 @@ class Phase(StrEnum):
     ACCEPT = "accept"
     AWAIT_BATCH = "await_batch"
     DELIVER_BATCH = "deliver_batch"
+    VALIDATE_OUTPUT = "validate_output"
     SETTLE = "settle"
     SETTLED = "settled"
 

@@ -176,6 +176,7 @@ def _question(
             release.limits.max_loops,
             release.limits.deadline_s * US,
             bind_requests(ports, release).to_bytes(),
+            input_id,
         ),
         blobs=blobs,
         puts=(

@@ -102,6 +102,7 @@ class StepRow:
 
     `capability` is the release's key of a tool, `result.read` for an internal call, empty for one whose name
     no tool has. `duration_ms` runs from the first intent to the last outcome, waits between attempts included.
+    `issues` says of a model's answer that it did not match the output schema, and in how many ways the model was told.
     """
 
     operation_id: OperationId
@@ -116,6 +117,7 @@ class StepRow:
     started_at: int | None
     ended_at: int | None
     tokens: TokenCount | None
+    issues: int | None = None
 
     @property
     def duration_ms(self) -> int | None:
@@ -210,27 +212,36 @@ def list_steps(ports: Ports, run_id: UUID) -> tuple[StepRow, ...]:
     for start in range(0, len(ids), _PAGE):
         for attempt in ports.store.list_attempts(ids[start : start + _PAGE]):
             attempts.setdefault(attempt.operation_id, []).append(attempt)
-    tokens = _tokens_by_loop(ports, run_id)
-    return tuple(_step(operation, attempts.get(operation.operation_id, ()), tokens) for operation in operations)
+    told = _told_by_loop(ports, run_id)
+    return tuple(_step(operation, attempts.get(operation.operation_id, ()), told) for operation in operations)
 
 
-def _tokens_by_loop(ports: Ports, run_id: UUID) -> dict[int, TokenCount]:
-    """Usage by loop, from the events: the responses themselves, which may be large, stay where they are."""
-    found: dict[int, TokenCount] = {}
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the events say of the loops: usage, and the issues of rejected answers."""
+
+    tokens: dict[int, TokenCount]
+    issues: dict[int, int]
+
+
+def _told_by_loop(ports: Ports, run_id: UUID) -> _Told:
+    """From the events: the responses themselves, which may be large, stay where they are."""
+    told = _Told({}, {})
     after = 0
     while True:
         page = ports.store.list_events(run_id, after=after, limit=_PAGE)
         for event in page:
-            counts = event.fields.get("loop"), event.fields.get("input_tokens"), event.fields.get("output_tokens")
-            match event.kind, counts:
-                case "model.completed", (int() as loop, int() as sent, int() as received):
-                    found[loop] = TokenCount(sent, received)
+            match event.kind, event.fields:
+                case "model.completed", {"loop": int(loop), "input_tokens": int(sent), "output_tokens": int(received)}:
+                    told.tokens[loop] = TokenCount(sent, received)
+                case "output.rejected", {"loop": int(loop), "issues": int(issues)}:
+                    told.issues[loop] = issues
         if len(page) < _PAGE:
-            return found
+            return told
         after = page[-1].run_seq
 
 
-def _step(operation: Operation, attempts: Iterable[Attempt], tokens: dict[int, TokenCount]) -> StepRow:
+def _step(operation: Operation, attempts: Iterable[Attempt], told: _Told) -> StepRow:
     tried = tuple(
         AttemptRow(
             attempt.attempt_no,
@@ -244,6 +255,7 @@ def _step(operation: Operation, attempts: Iterable[Attempt], tokens: dict[int, T
         )
         for attempt in attempts
     )
+    model = operation.kind is OperationKind.MODEL
     return StepRow(
         operation_id=operation.operation_id,
         loop_no=operation.loop_no,
@@ -256,7 +268,8 @@ def _step(operation: Operation, attempts: Iterable[Attempt], tokens: dict[int, T
         attempts=tried,
         started_at=tried[0].started_at if tried else None,
         ended_at=tried[-1].ended_at if tried and operation.status.settled else None,
-        tokens=tokens.get(operation.loop_no) if operation.kind is OperationKind.MODEL else None,
+        tokens=told.tokens.get(operation.loop_no) if model else None,
+        issues=told.issues.get(operation.loop_no) if model else None,
     )
 
 

@@ -9,6 +9,7 @@ from agentloom_worker.capabilities.builtin import BUILTINS
 from agentloom_worker.capabilities.catalog import refuse_repeated
 from agentloom_worker.capabilities.declare import declare_python
 from agentloom_worker.capabilities.http_declare import declare_http
+from agentloom_worker.capabilities.output import check_output_schema
 from agentloom_worker.capabilities.problem import DeclarationError
 from agentloom_worker.domain.capability import CapabilitySpec, Effect
 from agentloom_worker.domain.policy import RetryPolicy
@@ -65,6 +66,9 @@ def _declare(document: ReleaseDocument) -> tuple[CapabilitySpec, ...]:
             specs.append(_declare_tool(key, document.tools[key], tool_retry(document, key)))
         except DeclarationError as error:
             problems.extend((f"/tools/{key}/{problem.path}", problem.text) for problem in error.problems)
+    if document.agent.output_schema is not None:
+        found = check_output_schema(document.agent.output_schema, "output_schema")
+        problems.extend((f"/agent/{problem.path}", problem.text) for problem in found)
     if problems:
         raise ReleaseInvalidError(tuple(problems))
     if specs:

@@ -18,7 +18,7 @@ from agentloom_worker.domain.run import (
     NodeTask,
     RunStatus,
 )
-from agentloom_worker.domain.session import UserInput, UserInputDelivery
+from agentloom_worker.domain.session import QueuedQuestion, UserInput, UserInputDelivery
 from agentloom_worker.ids import OperationId, RunId
 from agentloom_worker.runtime.slice import Slice
 
@@ -76,6 +76,7 @@ _IDENTITY: dict[type, Callable[[Any], Hashable] | None] = {
     LoopTicket: lambda entity: (entity.run_id, entity.loop_no),
     CallBatch: lambda entity: entity.batch_id,
     UserInputDelivery: lambda entity: entity.delivery_id,
+    QueuedQuestion: lambda entity: entity.input_id,
     GraphExecution: lambda entity: entity.graph_id,
     AgentInvocation: lambda entity: entity.invocation_id,
     ContextRecord: None,
@@ -96,9 +97,10 @@ _ORDER = {
     Attempt: 7,
     LoopTicket: 8,
     UserInputDelivery: 9,
-    ContextRecord: 10,
-    EffectiveEntry: 11,
-    EffectiveRevision: 12,
+    QueuedQuestion: 10,
+    ContextRecord: 11,
+    EffectiveEntry: 12,
+    EffectiveRevision: 13,
 }
 
 
@@ -143,7 +145,7 @@ def locks_session(results: Sequence[StepResult]) -> bool:
     Decided from the write set, fused parts included, so that no step can forget it (RULINGS T2, A7).
     """
     written = (put.after for result in results for put in result.puts)
-    touches = any(isinstance(row, UserInput | UserInputDelivery) for row in written)
+    touches = any(isinstance(row, UserInput | UserInputDelivery | QueuedQuestion) for row in written)
     return touches or any(result.move is RunMove.END for result in results)
 
 

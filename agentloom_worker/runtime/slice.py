@@ -5,7 +5,7 @@ from uuid import UUID
 
 from agentloom_worker.canonical import parse
 from agentloom_worker.capabilities.result import decode_result, model_text
-from agentloom_worker.context.message import assistant_message, prompt_message, tool_message, user_message
+from agentloom_worker.context.message import assistant_message, note_message, prompt_message, tool_message, user_message
 from agentloom_worker.context.view import View
 from agentloom_worker.domain.commit import BlobPut
 from agentloom_worker.domain.context import MessageKind, RoleContext
@@ -158,6 +158,9 @@ def _append(ports: Ports, run: Run, release: FrozenRelease, adapter: ModelAdapte
         case MessageKind.USER_REF:
             body = ports.store.load_payload(run.owner_id, row.source)
             return view.extend([adapter.encode_message(user_message(body))], protected=True)
+        case MessageKind.FEEDBACK:
+            body = ports.store.load_payload(run.owner_id, row.source)
+            return view.extend([adapter.encode_message(note_message(body))])
         case MessageKind.ASSISTANT:
             body = ports.store.load_payload(run.owner_id, row.source)
             assert row.operation_id is not None

@@ -24,6 +24,7 @@ from agentloom_worker.runtime.steps.finalize_run import finalize_run
 from agentloom_worker.runtime.steps.freeze_request import freeze_request
 from agentloom_worker.runtime.steps.prepare_context import prepare_context
 from agentloom_worker.runtime.steps.settle_node import settle_node
+from agentloom_worker.runtime.steps.validate_output import validate_output
 
 Pure = Callable[[Ports, Slice], StepResult]
 Perform = Callable[[Ports, Slice, Live], tuple[Slice, Outcome]]
@@ -60,6 +61,7 @@ STEPS: dict[str, PureStep | EffectStep] = {
     "accept_model": PureStep(Queue.CONTROL, accept_model),
     "attempt_call": EffectStep(Queue.TOOLS, perform_call, attempt_call),
     "deliver_batch": PureStep(Queue.CONTROL, deliver_batch),
+    "validate_output": PureStep(Queue.CONTROL, validate_output),
     "settle_node": PureStep(Queue.CONTROL, settle_node),
     "finalize_run": PureStep(Queue.CONTROL, finalize_run),
     # Alone, because finalize reads which attempts the stop marked as maybe sent (RULINGS R3).

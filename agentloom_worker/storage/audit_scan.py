@@ -16,7 +16,7 @@ from agentloom_worker.ids import BlobId, OwnerId, ReleaseId, RunId, SessionId
 from agentloom_worker.limits import AUDIT_BLOBS_PAGE, AUDIT_PAGE_ROWS
 from agentloom_worker.storage.blob import blob, unpack
 from agentloom_worker.storage.commit_log import scope_commit
-from agentloom_worker.storage.context import effective_entry, role_context
+from agentloom_worker.storage.context import context_record, effective_entry, role_context
 from agentloom_worker.storage.operation import operation
 from agentloom_worker.storage.owner import owner, release
 from agentloom_worker.storage.run import run
@@ -128,6 +128,13 @@ def list_foreign_blobs(conn: sa.Connection) -> Iterator[BlobUse]:
                 operation.join(run, run.c.run_id == operation.c.run_id),
             )
             for column in (operation.c.raw_blob_id, operation.c.effective_blob_id)
+        ),
+        (
+            context_record,
+            context_record.c.context_id,
+            context_record.c.blob_id,
+            run.c.owner_id,
+            context_record.join(run, run.c.run_id == context_record.c.run_id),
         ),
         (
             effective_entry,

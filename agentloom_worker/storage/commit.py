@@ -8,7 +8,7 @@ from agentloom_worker.domain.commit import OutboxRow, Part, RunFence, RunMove, R
 from agentloom_worker.domain.context import ContextRecord, EffectiveEntry, EffectiveRevision, RoleContext
 from agentloom_worker.domain.operation import Attempt, Operation
 from agentloom_worker.domain.run import AgentInvocation, CallBatch, GraphExecution, LoopTicket, NodeTask
-from agentloom_worker.domain.session import UserInput, UserInputDelivery
+from agentloom_worker.domain.session import QueuedQuestion, UserInput, UserInputDelivery
 from agentloom_worker.ids import ProcessId, RunId
 from agentloom_worker.limits import WAKE_AFTER_S
 from agentloom_worker.storage import blob, commit_log, context, dispatch, operation, run, session
@@ -17,6 +17,7 @@ from agentloom_worker.storage.template import Statement
 WRITERS: dict[type, Callable[[Any, Any], list[Statement]]] = {
     UserInput: session.write_input,
     UserInputDelivery: session.write_delivery,
+    QueuedQuestion: session.write_queued,
     GraphExecution: run.write_graph,
     AgentInvocation: run.write_invocation,
     NodeTask: run.write_node,
@@ -119,6 +120,7 @@ def _accept(commit: RuntimeCommit) -> list[Statement]:
     assert accept is not None
     inputs = [put for put in commit.puts if isinstance(put.after, UserInput)]
     statements = [statement for put in inputs for statement in session.write_input(None, put.after)]  # type: ignore[arg-type]
+    statements.append(session.SESSION_NEXT_RUN(accept.session_id))
     statements.append(
         run.RUN_INSERT(
             accept.run_id,
@@ -129,6 +131,7 @@ def _accept(commit: RuntimeCommit) -> list[Statement]:
             accept.deadline_us,
             len(commit.events),
             accept.binding,
+            accept.input_id,
         )
     )
     return statements

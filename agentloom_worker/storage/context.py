@@ -56,6 +56,8 @@ context_record = sa.Table(
     sa.Column("origin_input_id", sa.Uuid),
     sa.Column("release_id", sa.Uuid),
     sa.Column("prompt_slot", sa.Text),
+    sa.Column("body", Bytes),
+    sa.Column("blob_id", sa.Uuid, sa.ForeignKey("blob.blob_id")),
     sa.Column("message_index", sa.BigInteger),
     sa.Column("window_id", sa.Text),
     sa.Column("input_run_id", sa.Uuid),
@@ -135,11 +137,12 @@ CONTEXT_MOVE = Template(
 RECORD_INSERT = Template(
     "record_insert",
     "context_id:uuid context_seq:int record_id:uuid run_id:uuid role:text message_kind:text raw_ref:text"
-    " logical_result_key:text operation_id:uuid call_id:uuid origin_input_id:uuid release_id:uuid prompt_slot:text",
+    " logical_result_key:text operation_id:uuid call_id:uuid origin_input_id:uuid release_id:uuid prompt_slot:text"
+    " body:bytes blob_id:uuid",
     "INSERT INTO context_record (context_id, context_seq, record_id, run_id, role, message_kind, raw_ref,"
-    " logical_result_key, operation_id, call_id, origin_input_id, release_id, prompt_slot)"
+    " logical_result_key, operation_id, call_id, origin_input_id, release_id, prompt_slot, body, blob_id)"
     " VALUES (:context_id, :context_seq, :record_id, :run_id, :role, :message_kind, :raw_ref,"
-    " :logical_result_key, :operation_id, :call_id, :origin_input_id, :release_id, :prompt_slot)",
+    " :logical_result_key, :operation_id, :call_id, :origin_input_id, :release_id, :prompt_slot, :body, :blob_id)",
 )
 ENTRY_INSERT = Template(
     "entry_insert",
@@ -205,6 +208,8 @@ def write_record(before: ContextRecord | None, after: ContextRecord) -> list[Sta
             after.origin_input_id,
             after.release_id,
             after.prompt_slot,
+            after.body.inline if after.body else None,
+            after.body.blob_id if after.body else None,
         )
     ]
 
@@ -285,7 +290,7 @@ class ViewRow:
     call_id: CallId | None
     effective_hash: bytes
     tokens: int
-    source: Payload  # the effective body: of the operation or of the input; empty for a prompt
+    source: Payload  # the effective body: the record's own, of the operation or of the input; empty for a prompt
     prompt_slot: str | None
     model_operation_id: OperationId | None  # for a tool result: the operation whose message holds the call
     ordinal: int | None
@@ -302,6 +307,8 @@ _PAGE_OF_RECORDS = (
         context_record.c.operation_id,
         context_record.c.call_id,
         sa.func.coalesce(operation.c.effective, operation.c.raw, user_input.c.body).label("inline"),
+        context_record.c.body.label("record_body"),
+        context_record.c.blob_id.label("record_blob_id"),
         operation.c.raw_blob_id,
         operation.c.effective_blob_id,
         user_input.c.blob_id,
@@ -348,7 +355,11 @@ def load_view_rows(
 
 
 def _to_view_row(row: Any, entry: Any) -> ViewRow:
-    if row.effective_blob_id is not None:
+    if row.record_blob_id is not None:
+        source = Payload(blob_id=BlobId(row.record_blob_id))
+    elif row.record_body is not None:
+        source = Payload(inline=bytes(row.record_body))
+    elif row.effective_blob_id is not None:
         source = Payload(blob_id=BlobId(row.effective_blob_id))
     elif row.inline is not None:
         source = Payload(inline=bytes(row.inline))

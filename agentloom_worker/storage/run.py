@@ -62,6 +62,8 @@ run = sa.Table(
     sa.Column("max_loops", sa.Integer, nullable=False),
     sa.Column("deadline_at", Instant, nullable=False),
     sa.Column("binding", Bytes, nullable=False),
+    sa.Column("run_no", sa.BigInteger, nullable=False),
+    sa.Column("question_seq", sa.BigInteger, nullable=False),
     *one_of("end_cause", "run_end_cause", EndCause, nullable=True),
     sa.Column("end_code", sa.Text),
     sa.Column("end_detail", sa.Text),
@@ -80,8 +82,9 @@ run = sa.Table(
         postgresql_where=sa.text(f"status IN ({_LIVE_LIST})"),
         sqlite_where=sa.text(f"status IN ({_LIVE_LIST})"),
     ),
-    # Serves the listing of a session's runs.
+    # Serves the listing of a session's runs, and its history in the order of the questions.
     sa.Index("run_session_ix", "session_id", "run_id"),
+    sa.Index("run_question_key", "session_id", "question_seq", unique=True),
     **HOT,
 )
 
@@ -147,11 +150,14 @@ call_batch = sa.Table(
 
 RUN_INSERT = Template(
     "run_insert",
-    "run_id:uuid owner_id:uuid session_id:uuid release_id:uuid max_loops:int deadline_us:int events:int binding:bytes",
+    "run_id:uuid owner_id:uuid session_id:uuid release_id:uuid max_loops:int deadline_us:int events:int binding:bytes"
+    " input_id:uuid",
     "INSERT INTO run (run_id, owner_id, session_id, release_id, status, epoch, event_head, input_head, loops_used,"
-    " loops_reserved, max_loops, deadline_at, binding, cleanup_state, created_at)"
-    " SELECT :run_id, :owner_id, session_id, :release_id, 'queued', 1, :events, input_head, 0, 0, :max_loops,"
-    " {now} + :deadline_us, :binding, 'none', {now} FROM session WHERE session_id = :session_id",
+    " loops_reserved, max_loops, deadline_at, binding, run_no, question_seq, cleanup_state, created_at)"
+    " SELECT :run_id, :owner_id, s.session_id, :release_id, 'queued', 1, :events, s.input_head, 0, 0, :max_loops,"
+    " {now} + :deadline_us, :binding, s.run_head, i.input_seq, 'none', {now}"
+    " FROM session s JOIN user_input i ON i.session_id = s.session_id AND i.input_id = :input_id"
+    " WHERE s.session_id = :session_id",
 )
 _FENCE_SET = "UPDATE run SET event_head = event_head + :events"
 # The commit of a run that goes on extends its lease, if it holds one (R7); without one the column stays as it is.
@@ -394,6 +400,8 @@ def _to_run(row: Any) -> Run:
         deadline_at=row.deadline_at,
         binding=bytes(row.binding),
         created_at=row.created_at,
+        run_no=row.run_no,
+        question_seq=row.question_seq,
         started_at=row.started_at,
         ended_at=row.ended_at,
         end_cause=EndCause(row.end_cause) if row.end_cause else None,

@@ -4,7 +4,16 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from agentloom_worker.domain.session import DeliveryState, InputKind, Session, UserInput, UserInputDelivery
+from agentloom_worker.domain.session import (
+    DeliveryState,
+    InputKind,
+    OnBusy,
+    QueuedQuestion,
+    QueueState,
+    Session,
+    UserInput,
+    UserInputDelivery,
+)
 from agentloom_worker.ids import OwnerId, SessionId
 from agentloom_worker.storage.owner import owner
 from agentloom_worker.storage.tables import HOT, Bytes, Instant, metadata, one_of
@@ -16,6 +25,8 @@ session = sa.Table(
     sa.Column("session_id", sa.Uuid, primary_key=True),
     sa.Column("owner_id", sa.Uuid, sa.ForeignKey("owner.owner_id"), nullable=False),
     sa.Column("input_head", sa.BigInteger, nullable=False),
+    sa.Column("run_head", sa.BigInteger, nullable=False),
+    *one_of("on_busy", "session_on_busy", OnBusy),
     sa.Column("created_at", Instant, nullable=False),
     **HOT,
 )
@@ -26,7 +37,7 @@ user_input = sa.Table(
     sa.Column("input_id", sa.Uuid, primary_key=True),
     sa.Column("session_id", sa.Uuid, sa.ForeignKey("session.session_id"), nullable=False),
     sa.Column("input_seq", sa.BigInteger, nullable=False),
-    sa.Column("origin_run_id", sa.Uuid, nullable=False),
+    sa.Column("origin_run_id", sa.Uuid),
     *one_of("kind", "user_input_kind", InputKind),
     sa.Column("body", Bytes),
     sa.Column("blob_id", sa.Uuid, sa.ForeignKey("blob.blob_id")),
@@ -51,6 +62,23 @@ user_input_delivery = sa.Table(
     sa.Column("revision", sa.Integer, nullable=False),
     # Serves "the deliveries of this run" at every first load of a slice.
     sa.Index("user_input_delivery_target_ix", "target_run_id"),
+    # Serves "what waits for the session's next run", and the deliveries of one input.
+    sa.Index(
+        "user_input_delivery_waiting_ix",
+        "session_id",
+        postgresql_where=sa.text("target_run_id IS NULL"),
+        sqlite_where=sa.text("target_run_id IS NULL"),
+    ),
+    sa.Index("user_input_delivery_input_ix", "input_id"),
+    # An input is carried on from a delivery at most once (seed 004, 3.2).
+    sa.Index(
+        "user_input_delivery_carry_key",
+        "input_id",
+        "previous_delivery_id",
+        unique=True,
+        postgresql_where=sa.text("previous_delivery_id IS NOT NULL"),
+        sqlite_where=sa.text("previous_delivery_id IS NOT NULL"),
+    ),
     # A request claims an input at most once (RULINGS A7).
     sa.Index(
         "user_input_delivery_claim_key",
@@ -63,11 +91,31 @@ user_input_delivery = sa.Table(
     **HOT,
 )
 
+queued_question = sa.Table(
+    "queued_question",
+    metadata,
+    sa.Column("input_id", sa.Uuid, sa.ForeignKey("user_input.input_id"), primary_key=True),
+    sa.Column("session_id", sa.Uuid, nullable=False),
+    sa.Column("place", sa.BigInteger, nullable=False),
+    sa.Column("release_id", sa.Uuid, nullable=False),
+    *one_of("state", "queued_question_state", QueueState),
+    sa.Column("run_id", sa.Uuid),
+    # Serves "the session's next question" at the end of each run.
+    sa.Index(
+        "queued_question_next_ix",
+        "session_id",
+        "place",
+        postgresql_where=sa.text("state = 'queued'"),
+        sqlite_where=sa.text("state = 'queued'"),
+    ),
+)
+
 # The id is fresh, so a conflict can only be this very statement, sent again after a lost answer (RULINGS T6).
 SESSION_INSERT = Template(
     "session_insert",
-    "session_id:uuid owner_id:uuid",
-    "INSERT INTO session (session_id, owner_id, input_head, created_at) VALUES (:session_id, :owner_id, 0, {now})"
+    "session_id:uuid owner_id:uuid on_busy:text",
+    "INSERT INTO session (session_id, owner_id, input_head, run_head, on_busy, created_at)"
+    " VALUES (:session_id, :owner_id, 0, 0, :on_busy, {now})"
     " ON CONFLICT (session_id) DO NOTHING",
 )
 # The session's lock comes before any run's (RULINGS T2). On SQLite the writer's lock already holds.
@@ -81,6 +129,13 @@ SESSION_NEXT_INPUT = Template(
     entity="session",
     miss=Miss.REVISION_CONFLICT,
 )
+SESSION_NEXT_RUN = Template(
+    "session_next_run",
+    "session_id:uuid",
+    "UPDATE session SET run_head = run_head + 1 WHERE session_id = :session_id",
+    entity="session",
+    miss=Miss.REVISION_CONFLICT,
+)
 INPUT_INSERT = Template(
     "user_input_insert",
     "input_id:uuid session_id:uuid run_id:uuid kind:text body:bytes blob_id:uuid",
@@ -90,9 +145,9 @@ INPUT_INSERT = Template(
 )
 DELIVERY_INSERT = Template(
     "user_input_delivery_insert",
-    "delivery_id:uuid input_id:uuid session_id:uuid run_id:uuid",
-    "INSERT INTO user_input_delivery (delivery_id, input_id, session_id, target_run_id, state, revision)"
-    " VALUES (:delivery_id, :input_id, :session_id, :run_id, 'pending', 1)",
+    "delivery_id:uuid input_id:uuid session_id:uuid run_id:uuid previous:uuid",
+    "INSERT INTO user_input_delivery (delivery_id, input_id, session_id, target_run_id, previous_delivery_id, state,"
+    " revision) VALUES (:delivery_id, :input_id, :session_id, :run_id, :previous, 'pending', 1)",
 )
 DELIVERY_MOVE = Template(
     "user_input_delivery_move",
@@ -103,7 +158,41 @@ DELIVERY_MOVE = Template(
     entity="user_input_delivery",
     miss=Miss.REVISION_CONFLICT,
 )
-TEMPLATES = (SESSION_INSERT, SESSION_LOCK, SESSION_NEXT_INPUT, INPUT_INSERT, DELIVERY_INSERT, DELIVERY_MOVE)
+# The commit that makes a run binds everything that waits for one (seed 004, 3.2): one statement under the
+# session's lock, so that nothing is bound twice and nothing is forgotten.
+DELIVERY_BIND = Template(
+    "user_input_delivery_bind",
+    "session_id:uuid run_id:uuid",
+    "UPDATE user_input_delivery SET target_run_id = :run_id, revision = revision + 1"
+    " WHERE session_id = :session_id AND target_run_id IS NULL AND state = 'pending'",
+)
+QUEUE_INSERT = Template(
+    "queued_question_insert",
+    "input_id:uuid session_id:uuid front:bool release_id:uuid",
+    # The newest interruption comes first of all; the others in the order of their arrival.
+    "INSERT INTO queued_question (input_id, session_id, place, release_id, state)"
+    " SELECT :input_id, session_id, CASE WHEN :front THEN -input_seq ELSE input_seq END, :release_id, 'queued'"
+    " FROM user_input WHERE input_id = :input_id AND session_id = :session_id",
+)
+QUEUE_MOVE = Template(
+    "queued_question_move",
+    "input_id:uuid state:text run_id:uuid",
+    "UPDATE queued_question SET state = :state, run_id = :run_id WHERE input_id = :input_id AND state = 'queued'",
+    entity="queued_question",
+    miss=Miss.REVISION_CONFLICT,
+)
+TEMPLATES = (
+    SESSION_INSERT,
+    SESSION_LOCK,
+    SESSION_NEXT_INPUT,
+    SESSION_NEXT_RUN,
+    INPUT_INSERT,
+    DELIVERY_INSERT,
+    DELIVERY_MOVE,
+    DELIVERY_BIND,
+    QUEUE_INSERT,
+    QUEUE_MOVE,
+)
 
 
 def write_input(before: UserInput | None, after: UserInput) -> list[Statement]:
@@ -119,7 +208,11 @@ def write_input(before: UserInput | None, after: UserInput) -> list[Statement]:
 def write_delivery(before: UserInputDelivery | None, after: UserInputDelivery) -> list[Statement]:
     """Insert, or move by compare-and-set on the revision."""
     if before is None:
-        return [DELIVERY_INSERT(after.delivery_id, after.input_id, after.session_id, after.target_run_id)]
+        return [
+            DELIVERY_INSERT(
+                after.delivery_id, after.input_id, after.session_id, after.target_run_id, after.previous_delivery_id
+            )
+        ]
     return [
         DELIVERY_MOVE(
             after.delivery_id,
@@ -134,15 +227,31 @@ def write_delivery(before: UserInputDelivery | None, after: UserInputDelivery) -
     ]
 
 
+def write_queued(before: QueuedQuestion | None, after: QueuedQuestion) -> list[Statement]:
+    """Queue behind the others, or before them all (`place` < 0); leave the queue once."""
+    if before is None:
+        return [QUEUE_INSERT(after.input_id, after.session_id, after.place < 0, after.release_id)]
+    return [QUEUE_MOVE(after.input_id, str(after.state), after.run_id)]
+
+
 def load_session(conn: sa.Connection, session_id: UUID) -> Session | None:
     """A session with its agent id."""
     query = (
-        sa.select(session.c.session_id, session.c.owner_id, owner.c.slug, session.c.input_head)
+        sa.select(
+            session.c.session_id,
+            session.c.owner_id,
+            owner.c.slug,
+            session.c.input_head,
+            session.c.run_head,
+            session.c.on_busy,
+        )
         .join(owner, owner.c.owner_id == session.c.owner_id)
         .where(session.c.session_id == session_id)
     )
     row = conn.execute(query).one_or_none()
-    return None if row is None else Session(SessionId(row[0]), OwnerId(row[1]), row[2], row[3])
+    if row is None:
+        return None
+    return Session(SessionId(row[0]), OwnerId(row[1]), row[2], row[3], row[4], OnBusy(row[5]))
 
 
 def find_input_seq(conn: sa.Connection, input_id: UUID) -> int | None:

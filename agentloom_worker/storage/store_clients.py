@@ -5,7 +5,7 @@ from uuid import UUID
 
 from agentloom_worker.domain.blob import blob_id_of
 from agentloom_worker.domain.run import Run, RunEvent
-from agentloom_worker.domain.session import Session
+from agentloom_worker.domain.session import OnBusy, Session
 from agentloom_worker.ids import OwnerId, ReleaseId, SessionId
 from agentloom_worker.storage import blob, commit_log, owner, run, session
 from agentloom_worker.storage.access import Access
@@ -34,9 +34,9 @@ class Clients(Access):
         with self.read() as conn:
             return session.find_input_seq(conn, input_id)
 
-    def open_session(self, session_id: SessionId, owner_id: OwnerId) -> None:
+    def open_session(self, session_id: SessionId, owner_id: OwnerId, on_busy: OnBusy = OnBusy.REJECT) -> None:
         """Insert a session."""
-        self.driver.apply([session.SESSION_INSERT(session_id, owner_id)])
+        self.driver.apply([session.SESSION_INSERT(session_id, owner_id, str(on_busy))])
 
     def find_owner(self, slug: str) -> OwnerId | None:
         """The owner of an agent id."""

@@ -16,7 +16,7 @@ from agentloom_worker.domain.run import (
     Run,
     RunStanding,
 )
-from agentloom_worker.domain.session import DeliveryState, PendingInput, UserInputDelivery
+from agentloom_worker.domain.session import DeliveryState, InputKind, PendingInput, UserInputDelivery
 from agentloom_worker.ids import DeliveryId, InputId, OperationId, RunId, SessionId
 from agentloom_worker.storage import context, operation, run, session
 from agentloom_worker.storage.access import Access
@@ -44,11 +44,13 @@ _INPUTS = (
     sa.select(
         session.user_input_delivery,
         session.user_input.c.input_seq,
+        session.user_input.c.kind,
         session.user_input.c.body,
         session.user_input.c.blob_id,
     )
     .join(session.user_input, session.user_input.c.input_id == session.user_input_delivery.c.input_id)
     .where(session.user_input_delivery.c.target_run_id == sa.bindparam("run_id", type_=sa.Uuid))
+    .where(session.user_input_delivery.c.state.in_([str(DeliveryState.PENDING), str(DeliveryState.CLAIMED)]))
     .order_by(session.user_input.c.input_seq)
 )
 
@@ -115,9 +117,10 @@ class Slices(Access):
                 row.context_seq,
                 row.first_output_receipt,
                 row.delivered_at,
+                DeliveryId(row.previous_delivery_id) if row.previous_delivery_id else None,
             )
             body = bytes(row.body) if row.body is not None else self.read_blob(conn, loaded.owner_id, row.blob_id)
-            found.append(PendingInput(held, row.input_seq, body))
+            found.append(PendingInput(held, row.input_seq, body, InputKind(row.kind)))
         return tuple(found)
 
     def load_view_rows(self, context_id: UUID, *, after_seq: int, revision: int, limit: int) -> list[ViewRow]:

@@ -137,6 +137,11 @@ class AgentDocument(_Document):
     model: Key = Field(description="A key of `models`.")
     tools: list[Key] = Field(default_factory=list, description="Keys of `tools`, in any order.")
     limits: LimitsDocument = Field(default=LimitsDocument(), description="What one run may use.")
+    output_schema: JsonObject | None = Field(
+        default=None,
+        description="JSON Schema of the answer, local references only. An answer that does not match is sent back"
+        " with what is wrong, in a loop of the run's own quota. Absent: any text is an answer.",
+    )
 
 
 class ModelDocument(_Document):
@@ -316,6 +321,7 @@ class FrozenAgent(_Frozen):
     model: Key
     tools: list[Key]
     limits: FrozenLimits
+    output_schema: JsonObject | None = None
 
 
 class FrozenModel(_Frozen):

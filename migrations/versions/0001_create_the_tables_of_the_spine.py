@@ -16,21 +16,23 @@ _VALUES = {
     "attempt_first_output_kind": "text reasoning tool_name tool_arguments complete_frame",
     "attempt_state": "intent complete failed cancelled unknown",
     "call_batch_state": "open delivered",
-    "context_record_message_kind": "prompt user_ref assistant tool_result",
-    "context_record_raw_ref": "prompt input operation",
+    "context_record_message_kind": "prompt user_ref assistant tool_result feedback",
+    "context_record_raw_ref": "prompt input operation record",
     "context_record_role": "system user assistant tool",
-    "effective_entry_raw_ref": "prompt input operation",
+    "effective_entry_raw_ref": "prompt input operation record",
     "graph_execution_status": "running settled",
     "loop_ticket_state": "reserved consumed released",
-    "node_task_phase": "prepare_context freeze await_model accept await_batch deliver_batch settle settled",
+    "node_task_phase": "prepare_context freeze await_model accept await_batch deliver_batch validate_output settle settled",
     "operation_executed": "not_executed executed unknown",
     "operation_kind": "model tool internal",
     "operation_status": "prepared attempting completed failed cancelled unknown",
+    "queued_question_state": "queued started withdrawn",
     "run_cleanup_state": "none pending retrying done blocked",
     "run_end_cause": "answer failure stop deadline quota",
     "run_status": "queued running stopping succeeded failed cancelled timed_out budget_exhausted",
-    "user_input_delivery_state": "pending claimed delivered",
-    "user_input_kind": "question",
+    "session_on_busy": "reject supplement enqueue interrupt",
+    "user_input_delivery_state": "pending claimed delivered carried",
+    "user_input_kind": "question supplement",
 }
 
 
@@ -108,53 +110,6 @@ def upgrade() -> None:
         sa.CheckConstraint("settled >= 0 AND settled <= size", name=op.f("call_batch_settled_check")),
         sa.PrimaryKeyConstraint("batch_id", name=op.f("call_batch_pkey")),
         postgresql_with={"fillfactor": 70},
-    )
-    op.create_table(
-        "context_record",
-        sa.Column("context_id", sa.Uuid(), nullable=False),
-        sa.Column("context_seq", sa.BigInteger(), nullable=False),
-        sa.Column("record_id", sa.Uuid(), nullable=False),
-        sa.Column("run_id", sa.Uuid(), nullable=False),
-        sa.Column("role", _one_of("context_record_role"), nullable=False),
-        sa.Column("message_kind", _one_of("context_record_message_kind"), nullable=False),
-        sa.Column("raw_ref", _one_of("context_record_raw_ref"), nullable=False),
-        sa.Column("logical_result_key", sa.Text(), nullable=False),
-        sa.Column("operation_id", sa.Uuid(), nullable=True),
-        sa.Column("call_id", sa.Uuid(), nullable=True),
-        sa.Column("origin_input_id", sa.Uuid(), nullable=True),
-        sa.Column("release_id", sa.Uuid(), nullable=True),
-        sa.Column("prompt_slot", sa.Text(), nullable=True),
-        sa.Column("message_index", sa.BigInteger(), nullable=True),
-        sa.Column("window_id", sa.Text(), nullable=True),
-        sa.Column("input_run_id", sa.Uuid(), nullable=True),
-        _check("message_kind", "context_record_message_kind"),
-        _check("raw_ref", "context_record_raw_ref"),
-        _check("role", "context_record_role"),
-        sa.PrimaryKeyConstraint("context_id", "context_seq", name=op.f("context_record_pkey")),
-    )
-    op.create_index(
-        "context_record_input_key",
-        "context_record",
-        ["context_id", "origin_input_id", "message_kind"],
-        unique=True,
-        postgresql_where=sa.text("origin_input_id IS NOT NULL AND operation_id IS NULL"),
-        sqlite_where=sa.text("origin_input_id IS NOT NULL AND operation_id IS NULL"),
-    )
-    op.create_index(
-        "context_record_prompt_key",
-        "context_record",
-        ["context_id", "release_id", "prompt_slot"],
-        unique=True,
-        postgresql_where=sa.text("prompt_slot IS NOT NULL"),
-        sqlite_where=sa.text("prompt_slot IS NOT NULL"),
-    )
-    op.create_index(
-        "context_record_result_key",
-        "context_record",
-        ["operation_id", "message_kind", "logical_result_key"],
-        unique=True,
-        postgresql_where=sa.text("operation_id IS NOT NULL"),
-        sqlite_where=sa.text("operation_id IS NOT NULL"),
     )
     op.create_table(
         "effective_revision",
@@ -288,10 +243,63 @@ def upgrade() -> None:
         sa.Column("session_id", sa.Uuid(), nullable=False),
         sa.Column("owner_id", sa.Uuid(), nullable=False),
         sa.Column("input_head", sa.BigInteger(), nullable=False),
+        sa.Column("run_head", sa.BigInteger(), nullable=False),
+        sa.Column("on_busy", _one_of("session_on_busy"), nullable=False),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
+        _check("on_busy", "session_on_busy"),
         sa.ForeignKeyConstraint(["owner_id"], ["owner.owner_id"], name=op.f("session_owner_id_fkey")),
         sa.PrimaryKeyConstraint("session_id", name=op.f("session_pkey")),
         postgresql_with={"fillfactor": 70},
+    )
+    op.create_table(
+        "context_record",
+        sa.Column("context_id", sa.Uuid(), nullable=False),
+        sa.Column("context_seq", sa.BigInteger(), nullable=False),
+        sa.Column("record_id", sa.Uuid(), nullable=False),
+        sa.Column("run_id", sa.Uuid(), nullable=False),
+        sa.Column("role", _one_of("context_record_role"), nullable=False),
+        sa.Column("message_kind", _one_of("context_record_message_kind"), nullable=False),
+        sa.Column("raw_ref", _one_of("context_record_raw_ref"), nullable=False),
+        sa.Column("logical_result_key", sa.Text(), nullable=False),
+        sa.Column("operation_id", sa.Uuid(), nullable=True),
+        sa.Column("call_id", sa.Uuid(), nullable=True),
+        sa.Column("origin_input_id", sa.Uuid(), nullable=True),
+        sa.Column("release_id", sa.Uuid(), nullable=True),
+        sa.Column("prompt_slot", sa.Text(), nullable=True),
+        sa.Column("body", sa.LargeBinary(), nullable=True),
+        sa.Column("blob_id", sa.Uuid(), nullable=True),
+        sa.Column("message_index", sa.BigInteger(), nullable=True),
+        sa.Column("window_id", sa.Text(), nullable=True),
+        sa.Column("input_run_id", sa.Uuid(), nullable=True),
+        _check("message_kind", "context_record_message_kind"),
+        _check("raw_ref", "context_record_raw_ref"),
+        _check("role", "context_record_role"),
+        sa.ForeignKeyConstraint(["blob_id"], ["blob.blob_id"], name=op.f("context_record_blob_id_fkey")),
+        sa.PrimaryKeyConstraint("context_id", "context_seq", name=op.f("context_record_pkey")),
+    )
+    op.create_index(
+        "context_record_input_key",
+        "context_record",
+        ["context_id", "origin_input_id", "message_kind"],
+        unique=True,
+        postgresql_where=sa.text("origin_input_id IS NOT NULL AND operation_id IS NULL"),
+        sqlite_where=sa.text("origin_input_id IS NOT NULL AND operation_id IS NULL"),
+    )
+    op.create_index(
+        "context_record_prompt_key",
+        "context_record",
+        ["context_id", "release_id", "prompt_slot"],
+        unique=True,
+        postgresql_where=sa.text("prompt_slot IS NOT NULL"),
+        sqlite_where=sa.text("prompt_slot IS NOT NULL"),
+    )
+    op.create_index(
+        "context_record_result_key",
+        "context_record",
+        ["operation_id", "message_kind", "logical_result_key"],
+        unique=True,
+        postgresql_where=sa.text("operation_id IS NOT NULL"),
+        sqlite_where=sa.text("operation_id IS NOT NULL"),
     )
     op.create_table(
         "effective_entry",
@@ -378,6 +386,8 @@ def upgrade() -> None:
         sa.Column("max_loops", sa.Integer(), nullable=False),
         sa.Column("deadline_at", sa.BigInteger(), nullable=False),
         sa.Column("binding", sa.LargeBinary(), nullable=False),
+        sa.Column("run_no", sa.BigInteger(), nullable=False),
+        sa.Column("question_seq", sa.BigInteger(), nullable=False),
         sa.Column("end_cause", _one_of("run_end_cause"), nullable=True),
         sa.Column("end_code", sa.Text(), nullable=True),
         sa.Column("end_detail", sa.Text(), nullable=True),
@@ -402,13 +412,14 @@ def upgrade() -> None:
         postgresql_where=sa.text("status IN ('queued', 'running', 'stopping')"),
         sqlite_where=sa.text("status IN ('queued', 'running', 'stopping')"),
     )
+    op.create_index("run_question_key", "run", ["session_id", "question_seq"], unique=True)
     op.create_index("run_session_ix", "run", ["session_id", "run_id"], unique=False)
     op.create_table(
         "user_input",
         sa.Column("input_id", sa.Uuid(), nullable=False),
         sa.Column("session_id", sa.Uuid(), nullable=False),
         sa.Column("input_seq", sa.BigInteger(), nullable=False),
-        sa.Column("origin_run_id", sa.Uuid(), nullable=False),
+        sa.Column("origin_run_id", sa.Uuid(), nullable=True),
         sa.Column("kind", _one_of("user_input_kind"), nullable=False),
         sa.Column("body", sa.LargeBinary(), nullable=True),
         sa.Column("blob_id", sa.Uuid(), nullable=True),
@@ -503,9 +514,66 @@ def upgrade() -> None:
         sqlite_where=sa.text("operation_id IS NOT NULL"),
     )
     op.create_index("user_input_delivery_target_ix", "user_input_delivery", ["target_run_id"], unique=False)
+    op.create_index("user_input_delivery_input_ix", "user_input_delivery", ["input_id"], unique=False)
+    op.create_index(
+        "user_input_delivery_waiting_ix",
+        "user_input_delivery",
+        ["session_id"],
+        unique=False,
+        postgresql_where=sa.text("target_run_id IS NULL"),
+        sqlite_where=sa.text("target_run_id IS NULL"),
+    )
+    op.create_index(
+        "user_input_delivery_carry_key",
+        "user_input_delivery",
+        ["input_id", "previous_delivery_id"],
+        unique=True,
+        postgresql_where=sa.text("previous_delivery_id IS NOT NULL"),
+        sqlite_where=sa.text("previous_delivery_id IS NOT NULL"),
+    )
+    op.create_table(
+        "queued_question",
+        sa.Column("input_id", sa.Uuid(), nullable=False),
+        sa.Column("session_id", sa.Uuid(), nullable=False),
+        sa.Column("place", sa.BigInteger(), nullable=False),
+        sa.Column("release_id", sa.Uuid(), nullable=False),
+        sa.Column("state", _one_of("queued_question_state"), nullable=False),
+        sa.Column("run_id", sa.Uuid(), nullable=True),
+        _check("state", "queued_question_state"),
+        sa.ForeignKeyConstraint(["input_id"], ["user_input.input_id"], name=op.f("queued_question_input_id_fkey")),
+        sa.PrimaryKeyConstraint("input_id", name=op.f("queued_question_pkey")),
+    )
+    op.create_index(
+        "queued_question_next_ix",
+        "queued_question",
+        ["session_id", "place"],
+        unique=False,
+        postgresql_where=sa.text("state = 'queued'"),
+        sqlite_where=sa.text("state = 'queued'"),
+    )
 
 
 def downgrade() -> None:
+    op.drop_index(
+        "queued_question_next_ix",
+        table_name="queued_question",
+        postgresql_where=sa.text("state = 'queued'"),
+        sqlite_where=sa.text("state = 'queued'"),
+    )
+    op.drop_table("queued_question")
+    op.drop_index(
+        "user_input_delivery_carry_key",
+        table_name="user_input_delivery",
+        postgresql_where=sa.text("previous_delivery_id IS NOT NULL"),
+        sqlite_where=sa.text("previous_delivery_id IS NOT NULL"),
+    )
+    op.drop_index(
+        "user_input_delivery_waiting_ix",
+        table_name="user_input_delivery",
+        postgresql_where=sa.text("target_run_id IS NULL"),
+        sqlite_where=sa.text("target_run_id IS NULL"),
+    )
+    op.drop_index("user_input_delivery_input_ix", table_name="user_input_delivery")
     op.drop_index("user_input_delivery_target_ix", table_name="user_input_delivery")
     op.drop_index(
         "user_input_delivery_claim_key",
@@ -521,6 +589,7 @@ def downgrade() -> None:
     op.drop_table("agent_invocation")
     op.drop_table("user_input")
     op.drop_index("run_session_ix", table_name="run")
+    op.drop_index("run_question_key", table_name="run")
     op.drop_index(
         "run_live_session_key",
         table_name="run",
@@ -532,21 +601,6 @@ def downgrade() -> None:
     op.drop_index("operation_run_ix", table_name="operation")
     op.drop_table("operation")
     op.drop_table("effective_entry")
-    op.drop_table("session")
-    op.drop_table("blob")
-    op.drop_table("worker_process")
-    op.drop_table("scope_commit")
-    op.drop_table("run_event")
-    op.drop_index(
-        "pending_dispatch_wake_ix",
-        table_name="pending_dispatch",
-        postgresql_where=sa.text("parked_at IS NULL"),
-        sqlite_where=sa.text("parked_at IS NULL"),
-    )
-    op.drop_table("pending_dispatch")
-    op.drop_table("owner")
-    op.drop_table("loop_ticket")
-    op.drop_table("effective_revision")
     op.drop_index(
         "context_record_result_key",
         table_name="context_record",
@@ -566,6 +620,21 @@ def downgrade() -> None:
         sqlite_where=sa.text("origin_input_id IS NOT NULL AND operation_id IS NULL"),
     )
     op.drop_table("context_record")
+    op.drop_table("session")
+    op.drop_table("blob")
+    op.drop_table("worker_process")
+    op.drop_table("scope_commit")
+    op.drop_table("run_event")
+    op.drop_index(
+        "pending_dispatch_wake_ix",
+        table_name="pending_dispatch",
+        postgresql_where=sa.text("parked_at IS NULL"),
+        sqlite_where=sa.text("parked_at IS NULL"),
+    )
+    op.drop_table("pending_dispatch")
+    op.drop_table("owner")
+    op.drop_table("loop_ticket")
+    op.drop_table("effective_revision")
     op.drop_table("call_batch")
     op.drop_table("attempt")
     if op.get_bind().dialect.name == "postgresql":

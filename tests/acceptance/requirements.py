@@ -43,6 +43,15 @@ REQUIREMENTS = {
             "acceptance/test_recovery.py::test_C15_L21_a_tool_result_that_was_saved_is_not_called_for_again",
         ),
     ),
+    "C18": Requirement(
+        "seed 004, 14.4 and 6.3",
+        "all",
+        (
+            "acceptance/test_output.py::test_C18_a_correction_that_needs_another_ticket_exhausts_the_one_quota",
+            "acceptance/test_output.py::test_C18_a_valid_answer_on_the_last_ticket_succeeds",
+            "acceptance/test_output.py::test_C18_tool_loops_and_corrections_share_the_quota",
+        ),
+    ),
     "C19": Requirement(
         "seed 004, 14.4 and 7.2",
         "all",
@@ -239,6 +248,7 @@ REQUIREMENTS = {
         "CASES",
         "all",
         (
+            "acceptance/test_output.py::test_D18_a_crash_while_an_answer_is_judged_corrects_it_once",
             "acceptance/test_recovery.py::test_D18_a_crash_around_a_call_that_must_not_be_repeated_makes_it_at_most_once_and_says_unknown",
             "acceptance/test_recovery.py::test_D18_a_crash_around_a_model_attempt_sends_the_same_bytes_at_most_once_more",
             "acceptance/test_recovery.py::test_D18_a_crash_around_an_idempotent_call_has_its_effect_once",

@@ -337,6 +337,9 @@ def _due_events(found: Outcome) -> Counter[_Event]:
         if one.kind == "model" and one.status == "completed":
             calls = sum(other.loop_no == one.loop_no for other in found.operations) - 1
             expect("model.completed", loop=one.loop_no, calls=calls)
+            if not calls and any(other.loop_no > one.loop_no for other in found.operations):
+                # The role went on after an answer: it was not of the declared form, in one way.
+                expect("output.rejected", loop=one.loop_no, issues=1)
         elif one.kind != "model" and one.code in (Code.RUN_STOPPED, Code.RUN_DEADLINE_EXCEEDED):
             pass  # closed by the run's end
         elif one.kind != "model" and not one.attempts and one.status == "failed":

@@ -27,6 +27,12 @@ from tests.factories import python_tool, release_document
 UNKNOWN_ANSWER = "Nobody knows whether that was done, so I stop here."
 RETRY_AFTER_MS = 7000
 DEADLINE_S = 1000
+ANSWER_SCHEMA = {
+    "type": "object",
+    "properties": {"answer": {"type": "string"}},
+    "required": ["answer"],
+    "additionalProperties": False,
+}
 _SERVICE_UNAVAILABLE = Failure(
     Code.MODEL_PROVIDER_ERROR,
     Category.TRANSPORT,
@@ -97,6 +103,7 @@ class Scenario:
     busy: bool = False
     parks: bool = False
     asks: bool = False
+    output_schema: dict[str, Any] | None = None
     mischief: Mischief | None = None
 
     def answer(self, view: View, stage: Stage) -> ScriptedTurn:
@@ -111,7 +118,7 @@ class Scenario:
         """The release."""
         return release_document(
             tools={name: _TOOLS[name] for name in self.tools},
-            agent={"limits": self.limits},
+            agent={"limits": self.limits} | ({"output_schema": self.output_schema} if self.output_schema else {}),
             models={"main": {"context_window_tokens": 1_000_000, "retry": {"on_unknown": {"action": model_unknown}}}},
         )
 
@@ -218,6 +225,10 @@ def _large(view: View, _stage: Stage) -> ScriptedTurn:
     return TextTurn("Read to the end.")
 
 
+def _corrected(view: View, _stage: Stage) -> ScriptedTurn:
+    return TextTurn(["", '{"answer": 42}', '{"answer": "Forty-two."}'][view.loop_no - 1])
+
+
 def _raise_behind_effects(_step: str, effect: bool, before: int, _operator: bool) -> bool:
     """Fused, every tail behind an effect raises; where no tail is fused, each pure step raises once by itself."""
     return effect or before == 0
@@ -241,6 +252,7 @@ SCENARIOS = {
         Scenario("busy", _busy, ("send",), busy=True),
         Scenario("parked", _two_loops, ("look", "send"), parks=True, mischief=_raise_until_operator),
         Scenario("asked", _plain, asks=True),
+        Scenario("corrected", _corrected, output_schema=ANSWER_SCHEMA),
         Scenario("large", _large, ("print_large", "print_huge")),
     )
 }

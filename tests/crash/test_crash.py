@@ -33,6 +33,7 @@ ENDS = {
     "busy": ("succeeded", None, "It was busy."),
     "parked": ("succeeded", None, "Done all the same."),
     "asked": ("succeeded", None, "Forty-two."),
+    "corrected": ("succeeded", None, '{"answer": "Forty-two."}'),
     "large": ("succeeded", None, "Read to the end."),
 }
 EACH_STEP = {"claim.after", "step.loaded", "commit.before", "commit.after", "publish.after"}
@@ -56,9 +57,14 @@ SAMPLE = [
         for name in ("three_loops", "tail_raises", "stopped")
         for fusion in (True, False)
     ),
+    Setup("corrected", fusion=False, inline=False),
     *(Setup(name, model_unknown="fail") for name in ("three_loops", "stopped", "deadline", "busy")),
 ]
-RAISING = [Setup(name, fusion=fusion) for name in ("three_loops", "invalid_call", "quota") for fusion in (True, False)]
+RAISING = [
+    Setup(name, fusion=fusion)
+    for name in ("three_loops", "invalid_call", "quota", "corrected")
+    for fusion in (True, False)
+]
 TWICE = [
     Setup(name, fusion=fusion) for name in ("three_loops", "stopped", "deadline", "busy") for fusion in (True, False)
 ]
@@ -246,7 +252,7 @@ def test_a_restart_after_the_deadline_begins_no_effect(stage: Stage, fusion: boo
 
 
 def test_every_point_is_reached_and_every_step_has_its_points(stage: Stage) -> None:
-    reached = _pairs(stage.record(setup).tape for setup in FUSIONS)
+    reached = _pairs(stage.record(setup).tape for setup in SAMPLE)
     assert {point for point, _ in reached} == set(faults.POINTS), "a fault point is dead"
     assert {detail for _, detail in reached} == set(STEPS) | set(faults.COMMANDS), "a step or command has no scenario"
     for step, entry in STEPS.items():

@@ -69,3 +69,12 @@ def test_http_tools_freeze_to_the_recorded_form_and_read_back_from_it() -> None:
         assert fresh.catalog.by_model_name[key] == release.catalog.by_model_name[key]
     assert release.digest.hex() == "071b3197c75be5dcdbef1cbed454f8b61b708a7c25f613e4505851dd93eae0d7"
     assert release.catalog.catalog_hash == "26c0ba2c047129c14e6acefbf84423c70337cdae9232ab2a49d6a9e1e388c17b"
+
+
+def test_an_output_schema_freezes_to_the_recorded_form_and_reads_back_from_it() -> None:
+    body = (HERE / "release_v1_output.json").read_bytes()
+    assert resolve_release((HERE / "release_v1_output.yaml").read_bytes()).body == body
+    release = load_release(body)
+    assert release.output_schema == json.loads(body)["agent"]["output_schema"]
+    assert release.digest.hex() == "1e2a8453b8255c011c35ca803067eed76894bed95d1121ae07fee3ebd91ed96d"
+    assert load_release((HERE / "release_v1.json").read_bytes()).output_schema is None

@@ -194,6 +194,10 @@ class Broken:
         place = table.ordinal.is_(None) if ordinal is None else table.ordinal == ordinal
         return self.of_run("operation", name, table.kind == kind, place, table.loop_no == loop_no)
 
+    def feedback(self, name: str) -> Any:
+        """The first correction of a run's answers."""
+        return self.of_run("context_record", name, tables["context_record"].c.message_kind == "feedback")
+
     def open_call(self) -> Any:
         """A call that has not been made."""
         table = tables["operation"].c
@@ -440,6 +444,16 @@ BREAKAGES: dict[str, tuple[Callable[[Broken], None], ...]] = {
             logical_result_key="other",
         ),
     ),
+    "context.feedback": (
+        lambda b: b.set("context_record", b.feedback("corrected"), operation_id=b.operation("corrected").operation_id),
+        lambda b: b.set("context_record", b.feedback("corrected"), operation_id=None),
+        lambda b: b.set(
+            "run", b.run("corrected"), answer_operation_id=b.operation("corrected", loop_no=2).operation_id
+        ),
+        lambda b: b.set(
+            "context_record", b.feedback("corrected"), message_kind="prompt", raw_ref="prompt", operation_id=None
+        ),
+    ),
     "context.revisions": (
         lambda b: b.delete(
             "effective_revision",
@@ -467,6 +481,7 @@ BREAKAGES: dict[str, tuple[Callable[[Broken], None], ...]] = {
     ),
     "context.effective_hashes": (
         _other_body,
+        lambda b: b.set("context_record", b.feedback("corrected"), blob_id=None, body=b'"All is well."'),
         lambda b: b.set("effective_entry", b.in_context("effective_entry", "plain"), effective_hash=bytes(32)),
         lambda b: b.set("blob", _blob(b), content=b"damaged"),
     ),
@@ -540,6 +555,7 @@ BREAKAGES: dict[str, tuple[Callable[[Broken], None], ...]] = {
                 "accept_model",
                 "attempt_call",
                 "deliver_batch",
+                "validate_output",
                 "settle_node",
                 "finalize_run",
                 "expire_run",
@@ -613,6 +629,7 @@ BREAKAGES: dict[str, tuple[Callable[[Broken], None], ...]] = {
         lambda b: b.set("operation", b.operation("plain"), raw_blob_id=b.operation("big", loop_no=3).raw_blob_id),
         lambda b: b.set("effective_entry", b.in_context("effective_entry", "plain"), effective_blob_id=NOWHERE),
         lambda b: b.set("release", _release(b), body=None, blob_id=NOWHERE),
+        lambda b: b.set("context_record", b.feedback("corrected"), blob_id=NOWHERE),
     ),
     "release.digests": (
         lambda b: b.set("release", _release(b), digest=bytes(32)),

@@ -36,6 +36,13 @@ STALLS_ONCE = {
         {"answer": {"text": "at last"}},
     ],
 }
+CORRECTED = {
+    "schema_version": 1,
+    "turns": [
+        {"when": {"assistant_turns": 0}, "answer": {"text": ""}},
+        {"answer": {"text": f'{{"answer": "{SECRET}"}}'}},
+    ],
+}
 REFUSES = {"schema_version": 1, "turns": [{"answer": {"http_error": {"status": 401}}}]}
 
 
@@ -80,6 +87,39 @@ def test_run_prints_the_answer_alone_and_shows_no_model_text_before(tmp_path: Pa
     assert "loop 1: model asked for 1 call(s)" in err
     assert "loop 1: echo completed" in err
     assert SECRET not in err
+
+
+def test_a_correction_is_shown_by_each_command_and_its_request_is_the_one_that_was_sent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schema = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
+    state, release = tmp_path / "state", tmp_path / "release.yaml"
+    with DevModel(parse_script(CORRECTED)) as model:
+        document = release_document(base_url=model.base_url, agent={"output_schema": schema})
+        release.write_text(yaml.safe_dump(document))
+        assert leave("validate", release) == 0
+        with agentloom("run", release, "--ask", "hello", "--embedded", state) as child:
+            out, err = child.communicate(timeout=WAIT_S)
+        sent = [request.body for request in model.requests]
+    assert (child.returncode, out) == (0, f'{{"answer": "{SECRET}"}}\n')
+    assert "loop 1: answer does not match the output schema (1 issue(s)), sent back" in err
+    assert SECRET not in err
+    with Agentloom.embedded(state) as loom:
+        (run,) = loom.runs()
+    capsys.readouterr()
+    assert leave("steps", run.run_id, "--embedded", state, "--json") == 0
+    first, second = json.loads(capsys.readouterr().out)
+    assert (first["issues"], second["issues"]) == (1, None)
+    assert leave("request", second["operation_id"], "--embedded", state) == 0
+    shown = capsys.readouterr().out
+    assert shown.encode() == (sent[1] or b"") + b"\n"
+    assert [message["role"] for message in json.loads(shown)["messages"]] == ["system", "user", "assistant", "system"]
+    assert leave("audit", "--embedded", state) == 0
+    release.write_text(release.read_text().replace("type: object", "type: objekt"))
+    capsys.readouterr()
+    assert leave("validate", release, "--json") == 1
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert problem["path"] == "/agent/output_schema/type"
 
 
 def test_a_run_that_fails_leaves_with_1_and_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -114,6 +114,8 @@ def _append(ports: Ports, base: StepResult, operation: Operation, response: Mode
 
 def _answer(base: StepResult, operation: Operation, response: ModelResponse) -> StepResult:
     """The candidate answer; without a declared output it is final. Oddities are marked, never hidden."""
+    if base.slice.release.output_schema is not None:
+        return _candidate(base, operation)
     marks = [
         name
         for name, holds in (
@@ -132,6 +134,18 @@ def _answer(base: StepResult, operation: Operation, response: ModelResponse) -> 
         slice=replace(base.slice, node=ended),
         puts=(*base.puts, Put(node, ended)),
         successors=(settle_successor(ended),),
+    )
+
+
+def _candidate(base: StepResult, operation: Operation) -> StepResult:
+    """Its form decides, oddities included: see validate_output."""
+    node = base.slice.node
+    waiting = replace(node, phase=Phase.VALIDATE_OUTPUT, revision=node.revision + 1)
+    return replace(
+        base,
+        slice=replace(base.slice, node=waiting),
+        puts=(*base.puts, Put(node, waiting)),
+        successors=(Successor("validate_output", node.node_id, f"validate:{operation.operation_id}"),),
     )
 
 

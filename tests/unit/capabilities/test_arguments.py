@@ -2,8 +2,9 @@ import json
 
 import pytest
 
-from agentloom_worker.capabilities.arguments import check_arguments, nested_deeper
+from agentloom_worker.capabilities.arguments import check_arguments
 from agentloom_worker.capabilities.catalog import capability_not_found, find
+from agentloom_worker.capabilities.json_text import nested_deeper
 from agentloom_worker.domain.capability import Catalog
 from agentloom_worker.domain.model import Executed, Failure
 from agentloom_worker.errors import Code
