@@ -23,7 +23,7 @@ from agentloom_worker.runtime.accept import accept_question, stop_run
 from agentloom_worker.runtime.parking import fail_parked
 from agentloom_worker.runtime.ports import Settings
 from agentloom_worker.runtime.publish import publish_release
-from tests.factories import python_tool, release_document
+from tests.factories import python_tool, release_document, run_of_receipt
 from tests.simulator import Worker, make_worker
 
 TOOLS = {
@@ -130,7 +130,7 @@ class Audited:
         ports.store.open_session(session_id, owner)
         session = ports.store.load_session(session_id)
         assert session is not None
-        self.runs[name] = accept_question(ports, session, text, None, f"key-{name}").run_id
+        self.runs[name] = run_of_receipt(accept_question(ports, session, text, None, f"key-{name}"))
         return self.runs[name]
 
     def again(self, name: str) -> RunId:
@@ -140,7 +140,7 @@ class Audited:
         assert run is not None
         session = ports.store.load_session(run.session_id)
         assert session is not None
-        self.runs[f"{name} again"] = accept_question(ports, session, "And \ud800 then?", None, "second").run_id
+        self.runs[f"{name} again"] = run_of_receipt(accept_question(ports, session, "And \ud800 then?", None, "second"))
         return self.runs[f"{name} again"]
 
     def steps(self, count: int) -> None:

@@ -338,6 +338,10 @@ class StepRunner:
         publish = [wake_up(row) for row in rows if row.inline_token is None and not row.successor.delay_us]
         if delivery is not None:
             publish.append(wake_up(delivery[0]))
+        first = deadline = None
+        if last.opens is not None:
+            first, deadline = outbox_row(ports, last.opens.first), outbox_row(ports, last.opens.expiry)
+            publish.append(wake_up(first))
         todo = RuntimeCommit(
             scope_id=run.run_id,
             key=live.claim.token.bytes,
@@ -351,6 +355,9 @@ class StepRunner:
             delete_run_rows=any(result.deletes_run_rows for result in results),
             outbox=tuple(rows),
             delivery=delivery,
+            accept=last.opens,
+            first=first,
+            deadline=deadline,
         )
         return _Plan(todo, last.slice, inline, tuple(publish))
 
@@ -388,6 +395,8 @@ class StepRunner:
         )
         if plan.commit.events:
             self._ports.on_event(run.run_id)
+        if plan.commit.accept is not None:
+            self._ports.on_event(plan.commit.accept.run_id)
         if plan.commit.fence is not None and plan.commit.fence.move is RunMove.STOP:
             self._ports.fast.push_cancel(run.run_id)
         if plan.publish:
@@ -414,7 +423,8 @@ class StepRunner:
             now_us=receipt.now_us,
         )
         entry = STEPS[live.claim.step]
-        stale = isinstance(entry, PureStep) and entry.alone
+        # An input that came meanwhile is in no slice yet (RULINGS T13).
+        stale = receipt.input_head != plan.slice.run.input_head or (isinstance(entry, PureStep) and entry.alone)
         return Inline(claim, sent_s, None if stale else slice_)
 
     def _hand_back(self, live: Live, *, delay_us: int, error: str | None) -> None:

@@ -1,6 +1,6 @@
 """The store: what the runtime asks of the database, in domain values. Safe for use by many threads."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ from agentloom_worker.domain.session import (
     InputKind,
     OnBusy,
     PendingInput,
+    QueuedQuestion,
     Session,
     UserInput,
     UserInputDelivery,
@@ -39,7 +40,6 @@ from agentloom_worker.domain.session import (
 from agentloom_worker.errors import AgentloomError, Code, PersistenceUnavailableError, RequestError
 from agentloom_worker.ids import (
     ClaimToken,
-    DeliveryId,
     DispatchId,
     InputId,
     OperationId,
@@ -49,7 +49,7 @@ from agentloom_worker.ids import (
     RunId,
     SessionId,
 )
-from agentloom_worker.limits import AUDIT_SNAPSHOT_IDLE_S, LOSSES_BEFORE_SOLITARY
+from agentloom_worker.limits import AUDIT_SNAPSHOT_IDLE_S, LOSSES_BEFORE_SOLITARY, QUEUED_QUESTIONS_MAX
 from agentloom_worker.storage import (
     blob,
     commit_log,
@@ -66,6 +66,7 @@ from agentloom_worker.storage.commit import build
 from agentloom_worker.storage.context import ViewRow
 from agentloom_worker.storage.driver import Driver, NotAppliedError
 from agentloom_worker.storage.postgres import PostgresDriver
+from agentloom_worker.storage.session import StoredInput
 from agentloom_worker.storage.sqlite import SqliteDriver
 from agentloom_worker.storage.template import Statement
 
@@ -385,21 +386,8 @@ class Store:
         )
         found = []
         for row in conn.execute(query):
-            held = UserInputDelivery(
-                DeliveryId(row.delivery_id),
-                InputId(row.input_id),
-                SessionId(row.session_id),
-                RunId(row.target_run_id),
-                DeliveryState(row.state),
-                row.revision,
-                OperationId(row.operation_id) if row.operation_id else None,
-                row.context_seq,
-                row.first_output_receipt,
-                row.delivered_at,
-                DeliveryId(row.previous_delivery_id) if row.previous_delivery_id else None,
-            )
             body = bytes(row.body) if row.body is not None else self._blob(conn, loaded.owner_id, row.blob_id)
-            found.append(PendingInput(held, row.input_seq, body, InputKind(row.kind)))
+            found.append(PendingInput(session.to_delivery(row), row.input_seq, body, InputKind(row.kind)))
         return tuple(found)
 
     @staticmethod
@@ -453,10 +441,40 @@ class Store:
         with self.read() as conn:
             return session.load_session(conn, session_id)
 
-    def find_input_seq(self, input_id: UUID) -> int | None:
-        """The input_seq that a commit gave to an input."""
+    def find_live_run(self, session_id: UUID) -> Run | None:
+        """The session's one run that has not ended, if there is one."""
         with self.read() as conn:
-            return session.find_input_seq(conn, input_id)
+            return run.find_live_run(conn, session_id)
+
+    def load_input(self, input_id: UUID) -> StoredInput | None:
+        """One input."""
+        with self.read() as conn:
+            return session.load_input(conn, input_id)
+
+    def list_inputs(self, session_id: UUID, *, after: int = 0, limit: int) -> list[StoredInput]:
+        """A page of a session's inputs above an input_seq."""
+        with self.read() as conn:
+            return session.list_inputs(conn, session_id, after=after, limit=limit)
+
+    def list_deliveries(self, input_ids: Sequence[InputId]) -> list[UserInputDelivery]:
+        """Every delivery of some inputs, in no order."""
+        with self.read() as conn:
+            return session.list_deliveries(conn, input_ids)
+
+    def list_waiting(self, session_id: UUID) -> list[UserInputDelivery]:
+        """What waits for the session's next run, in order."""
+        with self.read() as conn:
+            return session.list_waiting(conn, session_id)
+
+    def list_queue(self, session_id: UUID, *, limit: int = QUEUED_QUESTIONS_MAX) -> list[QueuedQuestion]:
+        """The questions that wait for the session's live run to end, the next one first."""
+        with self.read() as conn:
+            return session.list_queue(conn, session_id, limit=limit)
+
+    def find_queued(self, input_ids: Sequence[InputId]) -> list[QueuedQuestion]:
+        """What became of those of some inputs that were ever queued."""
+        with self.read() as conn:
+            return session.find_queued(conn, input_ids)
 
     def open_session(self, session_id: SessionId, owner_id: OwnerId, on_busy: OnBusy = OnBusy.REJECT) -> None:
         """Insert a session."""

@@ -21,7 +21,7 @@ from agentloom_worker.errors import AgentloomError, Code, InvariantError, Reques
 from agentloom_worker.ids import RunId
 from agentloom_worker.llm.adapters.scripted import CallsTurn, ScriptedCall, ScriptedRequest, TextTurn
 from agentloom_worker.storage.schema import metadata
-from tests.factories import python_tool, release_document
+from tests.factories import python_tool, release_document, run_of_receipt
 from tests.programs import QUICK
 from tests.servers import PostgresServer
 
@@ -384,7 +384,7 @@ def parked(url: str, parks: threading.Event) -> Iterator[tuple[Agentloom, RunId]
         loom.publish(release_document(tools=TOOLS))
         receipt = loom.ask(loom.open_session("assistant"), "hello")
         assert wait_until(lambda: bool(loom.dispatches(parked_only=True)))
-        yield loom, receipt.run_id
+        yield loom, run_of_receipt(receipt)
 
 
 def test_a_parked_step_shows_its_run_as_blocked_and_a_retry_lets_it_go_on(
