@@ -216,9 +216,7 @@ RUN_STOP = Template(
 )
 # A run that takes a new input, or makes room for the next question, knows its input_seq: a prepare or an end that
 # was built without it is built again (RULINGS A6). The commit gives that number later on, under the same lock.
-_NEXT_INPUT = (
-    _FENCE_SET + ", input_head = (SELECT s.input_head + 1 FROM session s WHERE s.session_id = run.session_id)"
-)
+_NEXT_INPUT = _FENCE_SET + ", input_head = (SELECT s.input_head + 1 FROM session s WHERE s.session_id = run.session_id)"
 RUN_TAKE = Template(
     "run_take",
     "run_id:uuid events:int",

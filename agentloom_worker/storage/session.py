@@ -352,7 +352,8 @@ def list_waiting(conn: sa.Connection, session_id: UUID) -> list[UserInputDeliver
     return [to_delivery(row) for row in conn.execute(query)]
 
 
-def _to_queued(row: Any) -> QueuedQuestion:
+def to_queued(row: Any) -> QueuedQuestion:
+    """A row of the table."""
     return QueuedQuestion(
         InputId(row.input_id),
         SessionId(row.session_id),
@@ -372,10 +373,10 @@ def list_queue(conn: sa.Connection, session_id: UUID, *, limit: int) -> list[Que
         .order_by(table.c.place)
         .limit(limit)
     )
-    return [_to_queued(row) for row in conn.execute(query)]
+    return [to_queued(row) for row in conn.execute(query)]
 
 
 def find_queued(conn: sa.Connection, input_ids: Sequence[UUID]) -> list[QueuedQuestion]:
     """What became of those of some inputs that were ever queued."""
     query = sa.select(queued_question).where(queued_question.c.input_id.in_(input_ids))
-    return [_to_queued(row) for row in conn.execute(query)]
+    return [to_queued(row) for row in conn.execute(query)]
