@@ -33,7 +33,16 @@ ENDS = {
     "busy": ("succeeded", None, "It was busy."),
     "parked": ("succeeded", None, "Done all the same."),
     "large": ("succeeded", None, "Read to the end."),
+    "carried": ("succeeded", None, "Forty-two."),
+    "enqueued": ("succeeded", None, "Answer 1."),
+    "interrupted": ("cancelled", "RUN_STOPPED", None),
 }
+FOLLOWING = {
+    "carried": ["All of it."],
+    "enqueued": ["Answer 2.", "Answer 3."],
+    "interrupted": ["Something else."],
+}
+SUPPLEMENTS = {"carried": (((1, "carried"), (2, "delivered")),)}
 EACH_STEP = {"claim.after", "step.loaded", "commit.before", "commit.after", "publish.after"}
 EACH_PURE_STEP = EACH_STEP | {"tail.raise"}
 EACH_EFFECT_STEP = EACH_STEP | {"attempt.before", "attempt.sent", "effect.done"}
@@ -111,6 +120,8 @@ def kill_each(stage: Stage, setup: Setup, database: str | None, choose: Choice) 
 def test_an_undisturbed_run_ends_as_written(stage: Stage, setup: Setup) -> None:
     base = stage.record(setup)
     assert (base.status, base.code, base.answer) == ENDS[setup.scenario]
+    assert [run.answer for run in base.following] == FOLLOWING.get(setup.scenario, [])
+    assert base.supplements == SUPPLEMENTS.get(setup.scenario, ())
     assert inconsistencies(base) == []
 
 
