@@ -68,7 +68,9 @@ SAMPLE = [
 ]
 RAISING = [Setup(name, fusion=fusion) for name in ("three_loops", "invalid_call", "quota") for fusion in (True, False)]
 TWICE = [
-    Setup(name, fusion=fusion) for name in ("three_loops", "stopped", "deadline", "busy") for fusion in (True, False)
+    Setup(name, fusion=fusion)
+    for name in ("three_loops", "stopped", "deadline", "busy", "carried", "interrupted")
+    for fusion in (True, False)
 ]
 
 
