@@ -25,12 +25,20 @@ from agentloom_worker.bootstrap import make_fleet_ports, make_ports, migrate_dat
 from agentloom_worker.domain.dispatch import DispatchRow
 from agentloom_worker.domain.process import WorkerProcess
 from agentloom_worker.domain.run import RunEvent, RunStatus
-from agentloom_worker.domain.session import Session
+from agentloom_worker.domain.session import InputKind, OnBusy, Session
 from agentloom_worker.embedded import Dispatcher, RunSignal, make_dispatcher
 from agentloom_worker.errors import Code, RequestError, TransientError
-from agentloom_worker.ids import DispatchId, ReleaseId, RunId, SessionId
+from agentloom_worker.ids import DispatchId, InputId, ReleaseId, RunId, SessionId
 from agentloom_worker.llm.adapters.scripted import Script
-from agentloom_worker.runtime.accept import InputReceipt, StopReceipt, accept_question, find_receipt, stop_run
+from agentloom_worker.runtime.accept import Sending, StopReceipt, accept_input, stop_run
+from agentloom_worker.runtime.inputs import (
+    InputReceipt,
+    InputState,
+    InputView,
+    find_receipt,
+    list_inputs,
+    withdraw_input,
+)
 from agentloom_worker.runtime.inspect import (
     RunResult,
     RunSummary,
@@ -58,6 +66,7 @@ TERMINAL_EVENTS = frozenset(f"run.{status.value}" for status in RunStatus if sta
 RunLike = InputReceipt | StopReceipt | RunSummary | RunEvent | UUID | str
 SessionLike = Session | InputReceipt | UUID | str
 ReleaseLike = ReleaseRef | UUID | str
+InputLike = InputReceipt | InputView | UUID | str
 
 
 def database_file(path: str | os.PathLike[str]) -> Path:
@@ -204,16 +213,23 @@ class Agentloom:
         self._require_open()
         return publish_release(self.ports, read_release(release) if isinstance(release, Path) else release)
 
-    def open_session(self, agent: ReleaseRef | str) -> Session:
-        """Begin a conversation with an agent, by its id. Raises RequestError(AGENT_NOT_FOUND)."""
+    def open_session(self, agent: ReleaseRef | str, *, on_busy: OnBusy | str = OnBusy.REJECT) -> Session:
+        """Begin a conversation with an agent, by its id.
+
+        `on_busy` says what becomes of a question while a run of the session lives: `reject` refuses it, `supplement`
+        hands it to the run, `enqueue` lets it wait for the run's end, `interrupt` stops the run and comes next.
+        Raises RequestError: AGENT_NOT_FOUND, INPUT_INVALID.
+        """
         self._require_open()
+        if on_busy not in list(OnBusy):
+            raise RequestError(Code.INPUT_INVALID, f"on_busy is one of {', '.join(OnBusy)}, not {on_busy!r}")
         agent_id = agent.agent_id if isinstance(agent, ReleaseRef) else agent
         owner_id = self.ports.store.find_owner(agent_id)
         if owner_id is None:
             raise RequestError(Code.AGENT_NOT_FOUND, f"there is no agent {agent_id!r}: publish a release of it first")
         session_id = SessionId(self.ports.ids.new())
-        self.ports.store.open_session(session_id, owner_id)
-        return Session(session_id, owner_id, agent_id, 0)
+        self.ports.store.open_session(session_id, owner_id, OnBusy(on_busy))
+        return Session(session_id, owner_id, agent_id, 0, on_busy=OnBusy(on_busy))
 
     def ask(
         self,
@@ -224,21 +240,67 @@ class Agentloom:
     ) -> InputReceipt:
         """Make a question durable and start its run; without a release the agent's newest one answers.
 
-        Asking again with the same key returns the same receipt, so a caller that saw no answer repeats it.
-        Without a key one is made, and a repetition is another question. Raises RequestError: SESSION_NOT_FOUND,
-        SESSION_BUSY, RELEASE_NOT_FOUND, RELEASE_AGENT_MISMATCH, IDEMPOTENCY_CONFLICT, INPUT_INVALID.
+        What waits for the session's next run goes with it. While another run lives, the session's `on_busy` decides;
+        the receipt's `kind`, `state` and `run_id` say what became of it, and a queued question's run is None.
+
+        Asking again with the same key returns the receipt of the same input, with where it is now: a caller that saw
+        no answer repeats it. Without a key one is made, and a repetition is another question. Raises RequestError:
+        SESSION_NOT_FOUND, SESSION_BUSY, RUN_STOPPING, SESSION_QUEUE_FULL, RELEASE_NOT_FOUND, RELEASE_AGENT_MISMATCH,
+        IDEMPOTENCY_CONFLICT, INPUT_INVALID.
         """
+        return self._accept(Sending.QUESTION, session, text, release, idempotency_key)
+
+    def supplement(self, session: SessionLike, text: str, idempotency_key: str | None = None) -> InputReceipt:
+        """Add words to what the session's run is doing: its next loop reads them.
+
+        Without a run that can take them they wait for the next one, state `pending_next_run`; nothing starts by
+        itself. Raises RequestError: SESSION_NOT_FOUND, IDEMPOTENCY_CONFLICT, INPUT_INVALID.
+        """
+        return self._accept(Sending.SUPPLEMENT, session, text, None, idempotency_key)
+
+    def send(
+        self,
+        session: SessionLike,
+        text: str,
+        release: ReleaseLike | None = None,
+        idempotency_key: str | None = None,
+    ) -> InputReceipt:
+        """`supplement` where a run can take it, else `ask`; the receipt's `kind` says which. Raises as `ask` does."""
+        return self._accept(Sending.SEND, session, text, release, idempotency_key)
+
+    def withdraw(self, session: SessionLike, input: InputLike) -> InputReceipt:
+        """Take a queued question back before it becomes a run; again changes nothing.
+
+        Raises RequestError: SESSION_NOT_FOUND, INPUT_NOT_FOUND, INPUT_NOT_QUEUED.
+        """
+        self._require_open()
+        named: UUID | str = input.input_id if isinstance(input, InputReceipt | InputView) else input
+        return withdraw_input(self.ports, self._session(session), InputId(_uuid(named, "input")))
+
+    def inputs(self, session: SessionLike, after: int = 0, *, limit: int = limits.INPUTS_PAGE) -> tuple[InputView, ...]:
+        """A page of what the user has sent in a session with an `input_seq` above `after`, in order, and where it is.
+
+        To go on, pass the last `input_seq`; an empty page is the end.
+        """
+        self._require_open()
+        if not 1 <= limit <= limits.INPUTS_PAGE:
+            raise RequestError(Code.INPUT_INVALID, f"a page has 1 to {limits.INPUTS_PAGE} inputs, not {limit}")
+        return list_inputs(self.ports, self._session(session), after=after, limit=limit)
+
+    def _accept(
+        self, sending: Sending, session: SessionLike, text: str, release: ReleaseLike | None, key: str | None
+    ) -> InputReceipt:
         self._require_open()
         found = self._session(session)
         release_id = None
         if release is not None:
             chosen = release.release_id if isinstance(release, ReleaseRef) else _uuid(release, "release")
             release_id = ReleaseId(chosen)
-        key = str(self.ports.ids.new()) if idempotency_key is None else idempotency_key
-        return accept_question(self.ports, found, text, release_id, key)
+        key = str(self.ports.ids.new()) if key is None else key
+        return accept_input(self.ports, found, sending, text, release_id, key)
 
     def receipt(self, session: SessionLike, idempotency_key: str) -> InputReceipt | None:
-        """The receipt of a question asked under this key, or None."""
+        """The receipt of what was sent under this key, with where it is now; None if nothing was."""
         self._require_open()
         return find_receipt(self.ports, self._session(session).session_id, idempotency_key)
 
@@ -444,7 +506,13 @@ def _uuid(value: UUID | str, noun: str) -> UUID:
 
 
 def _run_id(run: RunLike) -> RunId:
-    named: UUID | str = getattr(run, "run_id", run)  # type: ignore[arg-type]
+    named: UUID | str | None = getattr(run, "run_id", run)  # type: ignore[arg-type]
+    if named is None:
+        assert isinstance(run, InputReceipt), "only an input may be without a run"
+        raise RequestError(
+            Code.INPUT_INVALID,
+            f"input {run.input_id} is {run.state} and has no run yet: read its receipt again later",
+        )
     return RunId(_uuid(named, "run"))
 
 
@@ -458,7 +526,11 @@ __all__ = [
     "Agentloom",
     "DispatchRow",
     "FleetSettings",
+    "InputKind",
     "InputReceipt",
+    "InputState",
+    "InputView",
+    "OnBusy",
     "QueueState",
     "ReleaseRef",
     "RunEvent",

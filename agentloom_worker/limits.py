@@ -75,6 +75,9 @@ TOOL_TIMEOUT_MS = 60_000
 FIRST_OUTPUT_TIMEOUT_MS = 60_000
 CALLS_PER_MESSAGE_MAX = 128
 INPUT_BYTES_MAX = 16 * 1024 * 1024
+QUEUED_QUESTIONS_MAX = 8  # of a session (RULINGS A10)
+INPUT_TRIES = 16  # a command decides anew where the run that it met has moved on
+INPUTS_PAGE = 100
 
 # capabilities (RULINGS U11; seed 004, 7)
 TOOL_CANCEL_GRACE_S = 2.0

@@ -101,7 +101,9 @@ def ask_all(ports: Ports, document: dict[str, Any], questions: Iterable[str]) ->
         ports.store.open_session(session_id, owner)
         session = ports.store.load_session(session_id)
         assert session is not None, "the session was opened"
-        runs.append(accept_question(ports, session, question, None, "question").run_id)
+        run_id = accept_question(ports, session, question, None, "question").run_id
+        assert run_id is not None, "nothing else runs in a new session"
+        runs.append(run_id)
     return runs
 
 

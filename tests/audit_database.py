@@ -8,6 +8,7 @@ from agentloom_worker import faults
 from agentloom_worker.clock import ManualClock
 from agentloom_worker.domain.model import Category, Executed, Failure
 from agentloom_worker.domain.policy import RetryClass
+from agentloom_worker.domain.session import OnBusy
 from agentloom_worker.errors import Code, InvariantError
 from agentloom_worker.ids import DispatchId, RunId, SessionId
 from agentloom_worker.llm.adapters.scripted import (
@@ -19,11 +20,12 @@ from agentloom_worker.llm.adapters.scripted import (
     StallTurn,
     TextTurn,
 )
-from agentloom_worker.runtime.accept import accept_question, stop_run
+from agentloom_worker.runtime.accept import Sending, accept_input, accept_question, stop_run
+from agentloom_worker.runtime.inputs import withdraw_input
 from agentloom_worker.runtime.parking import fail_parked
 from agentloom_worker.runtime.ports import Settings
 from agentloom_worker.runtime.publish import publish_release
-from tests.factories import python_tool, release_document
+from tests.factories import python_tool, release_document, run_of_receipt
 from tests.simulator import Worker, make_worker
 
 TOOLS = {
@@ -130,7 +132,9 @@ class Audited:
     worker: Worker
     runs: dict[str, RunId]
 
-    def ask(self, name: str, script: str, text: str = "What?", **overrides: Any) -> RunId:
+    def ask(
+        self, name: str, script: str, text: str = "What?", on_busy: OnBusy = OnBusy.REJECT, **overrides: Any
+    ) -> RunId:
         """A question in a session of its own, to an agent that answers by a script."""
         ports = self.worker.ports
         document = release_document(
@@ -140,10 +144,10 @@ class Audited:
         owner = ports.store.find_owner(f"agent-{name}")
         assert owner is not None
         session_id = SessionId(ports.ids.new())
-        ports.store.open_session(session_id, owner)
+        ports.store.open_session(session_id, owner, on_busy)
         session = ports.store.load_session(session_id)
         assert session is not None
-        self.runs[name] = accept_question(ports, session, text, None, f"key-{name}").run_id
+        self.runs[name] = run_of_receipt(accept_question(ports, session, text, None, f"key-{name}"))
         return self.runs[name]
 
     def again(self, name: str) -> RunId:
@@ -153,7 +157,7 @@ class Audited:
         assert run is not None
         session = ports.store.load_session(run.session_id)
         assert session is not None
-        self.runs[f"{name} again"] = accept_question(ports, session, "And \ud800 then?", None, "second").run_id
+        self.runs[f"{name} again"] = run_of_receipt(accept_question(ports, session, "And \ud800 then?", None, "second"))
         return self.runs[f"{name} again"]
 
     def steps(self, count: int) -> None:
@@ -226,11 +230,28 @@ def fill_few(url: str) -> dict[str, RunId]:
     audited.ask("big", "big", models=WIDE)
     audited.ask("corrected", "corrected", agent={"output_schema": LONG_OUTPUT})
     audited.worker.drive()
+    _converse(audited, "talk")
+    audited.worker.drive()
     audited.worker.close()
     halted = open_audited(url, fusion=False, clock=clock)
     _halt(halted)
     halted.worker.close()
     return audited.runs | halted.runs
+
+
+def _converse(audited: Audited, name: str) -> None:
+    """A run with a supplement that no output delivers, and one that comes too late for it; behind it two questions,
+    of which one is taken back and one becomes the next run."""
+    ports = audited.worker.ports
+    run = ports.store.load_run(audited.ask(name, "plain", on_busy=OnBusy.ENQUEUE))
+    assert run is not None
+    session = ports.store.load_session(run.session_id)
+    assert session is not None
+    for position, sending in enumerate((Sending.SUPPLEMENT, Sending.QUESTION, Sending.QUESTION)):
+        receipt = accept_input(ports, session, sending, f"What? {position}", None, f"{name} {position}")
+    withdraw_input(ports, session, receipt.input_id)
+    stop_run(ports, run.run_id)
+    accept_input(ports, session, Sending.SUPPLEMENT, "What? 3", None, f"{name} 3")
 
 
 def _end_all(audited: Audited) -> None:
@@ -248,6 +269,7 @@ def _end_all(audited: Audited) -> None:
     audited.ask(f"filtered-{mode}", "filtered")
     audited.ask(f"large-{mode}", "plain", "word " * 40_000)
     audited.ask(f"deadline-{mode}", "stalled", agent={"limits": {"deadline_s": 5}})
+    _converse(audited, f"talk-{mode}")
     audited.worker.drive()
     stopped = audited.ask(f"stopped-{mode}", "endless")
     audited.steps(4)
@@ -300,6 +322,7 @@ def _halt(audited: Audited) -> None:
     audited.ask("stopping", "endless")
     stop_run(audited.worker.ports, audited.runs["stopping"])
     audited.ask("queued", "plain")
+    _converse(audited, "talk-stopping")
     park(audited, "parked")
     fail_parked(audited.worker.ports, park(audited, "given-up"))
 

@@ -5,6 +5,8 @@ from typing import Any
 from agentloom_worker.canonical import canonical_bytes, sha256_hex
 from agentloom_worker.domain.capability import CapabilityKind, CapabilitySpec, Effect
 from agentloom_worker.domain.policy import Jitter, OnUnknown, OnUnknownAction, RetryPolicy
+from agentloom_worker.ids import RunId
+from agentloom_worker.runtime.inputs import InputReceipt
 
 
 def release_document(
@@ -80,3 +82,9 @@ def _merged(base: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
         old = result.get(name)
         result[name] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return result
+
+
+def run_of_receipt(receipt: InputReceipt) -> RunId:
+    """The run that an input has."""
+    assert receipt.run_id is not None, f"input {receipt.input_id} is {receipt.state}"
+    return receipt.run_id

@@ -17,14 +17,15 @@ from agentloom_worker.domain.dispatch import Claim
 from agentloom_worker.domain.run import Phase
 from agentloom_worker.ids import ClaimToken, DispatchId, ProcessId, RunId, SessionId
 from agentloom_worker.llm.adapters.scripted import CallsTurn, Script, ScriptedCall, ScriptedRequest, TextTurn
-from agentloom_worker.runtime.accept import InputReceipt, accept_question
+from agentloom_worker.runtime.accept import accept_question
+from agentloom_worker.runtime.inputs import InputReceipt
 from agentloom_worker.runtime.ports import Ports, Settings
 from agentloom_worker.runtime.publish import publish_release
 from agentloom_worker.runtime.result import hash_command
 from agentloom_worker.runtime.slice import Slice, load_slice
 from agentloom_worker.storage.store import Store
 from agentloom_worker.storage.tables import metadata
-from tests.factories import python_tool, release_document
+from tests.factories import python_tool, release_document, run_of_receipt
 from tests.simulator import Worker, make_worker
 
 STEPWISE = Settings(fusion=False, inline_hops=0)
@@ -63,7 +64,7 @@ class Ground:
 
     @property
     def run_id(self) -> RunId:
-        return self.receipt.run_id
+        return run_of_receipt(self.receipt)
 
     @property
     def process_id(self) -> ProcessId:

@@ -177,7 +177,37 @@ INVARIANTS: dict[str, Invariant] = {
         "input_seq is gapless from 1 and ends at input_head", "RUNTIME 8", OfSession(session.check_input_sequence)
     ),
     "session.delivery_heads": Invariant(
-        "each input has one newest delivery", "RUNTIME 8", OfSession(session.check_delivery_heads)
+        "each input has one newest delivery, none while it waits in the queue",
+        "RUNTIME 8",
+        OfSession(session.check_delivery_heads),
+    ),
+    "session.carried": Invariant(
+        "a delivery is carried exactly where one of the same supplement follows it",
+        "seed 004, 3.2",
+        OfSession(session.check_carried),
+    ),
+    "session.delivered_once": Invariant(
+        "an input that is delivered waits nowhere, and is delivered once",
+        "seed 004, C08",
+        OfSession(session.check_delivered_once),
+    ),
+    "session.waiting": Invariant(
+        "an input waits for the next run only while no run can take it",
+        "RULINGS A9",
+        OfSession(session.check_waiting),
+    ),
+    "session.left_behind": Invariant(
+        "no supplement stays undelivered with a run that is over", "seed 004, 3.2", OfSession(session.check_left_behind)
+    ),
+    "session.queue": Invariant(
+        "a question waits in its place, behind a live run that knows of it, or has become a run",
+        "RULINGS A10",
+        OfSession(session.check_queue),
+    ),
+    "session.run_sequence": Invariant(
+        "run_no is gapless from 1 and ends at run_head, each run answers a question that it was given",
+        "seed 004, 3.1",
+        OfSession(session.check_run_sequence),
     ),
     "session.claimed": Invariant(
         "a claimed delivery names the frozen request that claimed it", "RULINGS A7", OfSession(session.check_claimed)

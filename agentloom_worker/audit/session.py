@@ -1,4 +1,4 @@
-"""Sessions: the user's inputs in order, and one delivery for each."""
+"""Sessions: the user's inputs in order, the chain of deliveries of each, and the questions that wait."""
 
 from collections.abc import Iterator
 
@@ -8,8 +8,10 @@ from agentloom_worker.audit.sequence import broken_sequence
 from agentloom_worker.domain.context import MessageKind
 from agentloom_worker.domain.damage import DAMAGED, describe
 from agentloom_worker.domain.recipe import Recipe
-from agentloom_worker.domain.session import DeliveryState
-from agentloom_worker.ids import InputId, OperationId
+from agentloom_worker.domain.run import RunStatus
+from agentloom_worker.domain.session import DeliveryState, InputKind, QueueState
+from agentloom_worker.ids import DeliveryId, InputId, OperationId
+from agentloom_worker.limits import QUEUED_QUESTIONS_MAX
 from agentloom_worker.storage.audit import DeliveryRow, SessionRows
 
 
@@ -25,17 +27,106 @@ def check_input_sequence(rows: SessionRows) -> Iterator[Fault]:
 
 
 def check_delivery_heads(rows: SessionRows) -> Iterator[Fault]:
-    """Carrying an input makes a new delivery that names the one before it; exactly one is the newest."""
+    """Carrying an input makes a new delivery that names the one before it; exactly one is the newest.
+
+    A question that waits in the queue, or was withdrawn from it, has none yet.
+    """
+    homeless = {one.input_id for one in rows.queue if one.state is not QueueState.STARTED}
     heads: dict[InputId, int] = {row.input_id: 0 for row in rows.inputs}
-    carried = {row.previous_delivery_id for row in rows.deliveries}
+    followed = {row.previous_delivery_id for row in rows.deliveries}
     for row in rows.deliveries:
-        if row.delivery_id not in carried:
+        if row.delivery_id not in followed:
             heads[row.input_id] = heads.get(row.input_id, 0) + 1
         if row.session_id != rows.session_id:
             yield Fault(_subject(row), f"is of session {row.session_id}, its input of {rows.session_id}")
     for input_id, count in heads.items():
-        if count != 1:
+        if count != (0 if input_id in homeless else 1):
             yield Fault(f"input {input_id}", f"has {count} newest deliveries")
+
+
+def check_carried(rows: SessionRows) -> Iterator[Fault]:
+    """A delivery is carried on exactly where one follows it, of the same input; only supplements are."""
+    kinds = {row.input_id: row.kind for row in rows.inputs}
+    followers: dict[DeliveryId, list[DeliveryRow]] = {row.delivery_id: [] for row in rows.deliveries}
+    for row in rows.deliveries:
+        if row.previous_delivery_id is not None:
+            followers.setdefault(row.previous_delivery_id, []).append(row)
+    for row in rows.deliveries:
+        after = followers[row.delivery_id]
+        if len(after) != (1 if row.state is DeliveryState.CARRIED else 0):
+            yield Fault(_subject(row), f"is {row.state} and {len(after)} follow it")
+        if any(other.input_id != row.input_id for other in after):
+            yield Fault(_subject(row), "is followed by a delivery of another input")
+        if row.state is DeliveryState.CARRIED and kinds.get(row.input_id) is not InputKind.SUPPLEMENT:
+            yield Fault(_subject(row), "is carried and not of a supplement")
+
+
+def check_delivered_once(rows: SessionRows) -> Iterator[Fault]:
+    """What an output has delivered waits nowhere any more, and is delivered once (seed 004, C08)."""
+    states: dict[InputId, list[DeliveryState]] = {}
+    for row in rows.deliveries:
+        states.setdefault(row.input_id, []).append(row.state)
+    for input_id, found in states.items():
+        delivered = found.count(DeliveryState.DELIVERED)
+        waits = DeliveryState.PENDING in found or DeliveryState.CLAIMED in found
+        if delivered > 1 or (delivered and waits):
+            yield Fault(f"input {input_id}", f"is delivered {delivered} time(s), and waits: {waits}")
+
+
+def check_waiting(rows: SessionRows) -> Iterator[Fault]:
+    """What waits for a run is pending and untouched, and waits only while no run could take it (RULINGS A9)."""
+    taking = [one.run_id for one in rows.runs if one.status in (RunStatus.QUEUED, RunStatus.RUNNING)]
+    for row in rows.deliveries:
+        if row.target_run_id is not None:
+            continue
+        if row.state is not DeliveryState.PENDING or row.context_seq is not None:
+            yield Fault(_subject(row), f"waits for a run, is {row.state} and stands at {row.context_seq}")
+        if taking:
+            yield Fault(_subject(row), f"waits for a run, and run {taking[0]} can take it")
+
+
+def check_left_behind(rows: SessionRows) -> Iterator[Fault]:
+    """No supplement stays with a run that has ended without having delivered it (seed 004, 3.2)."""
+    kinds = {row.input_id: row.kind for row in rows.inputs}
+    ended = {one.run_id: one.status for one in rows.runs if one.status.terminal}
+    for row in rows.deliveries:
+        waits = row.state in (DeliveryState.PENDING, DeliveryState.CLAIMED)
+        if waits and row.target_run_id in ended and kinds.get(row.input_id) is InputKind.SUPPLEMENT:
+            yield Fault(_subject(row), f"is {row.state} and its run is {ended[row.target_run_id]}")
+
+
+def check_queue(rows: SessionRows) -> Iterator[Fault]:
+    """Questions wait only behind a live run that knows of them, each in its place; what started has its run (A10)."""
+    inputs = {row.input_id: row for row in rows.inputs}
+    runs = {one.run_id: one for one in rows.runs}
+    live = next((one for one in rows.runs if not one.status.terminal), None)
+    for one in rows.queue:
+        subject = f"queued question {one.input_id}"
+        asked = inputs.get(one.input_id)
+        if asked is None or asked.kind is not InputKind.QUESTION or abs(one.place) != asked.input_seq:
+            yield Fault(subject, f"stands at {one.place}, which is no place of a question of its session")
+            continue
+        if one.state is QueueState.QUEUED and (live is None or live.input_head < asked.input_seq):
+            yield Fault(subject, "waits, and no live run knows of it")
+        started = runs.get(one.run_id) if one.run_id is not None else None
+        begun = started is not None and started.question_seq == asked.input_seq
+        if begun is not (one.state is QueueState.STARTED) or (one.run_id is not None) is not begun:
+            yield Fault(subject, f"is {one.state} with run {one.run_id}")
+    waiting = sum(one.state is QueueState.QUEUED for one in rows.queue)
+    if waiting > QUEUED_QUESTIONS_MAX:
+        yield Fault(f"session {rows.session_id}", f"has {waiting} questions that wait")
+
+
+def check_run_sequence(rows: SessionRows) -> Iterator[Fault]:
+    """Runs are numbered in the order of their creation, and each is of a question of its session."""
+    broken = broken_sequence("run_no", [one.run_no for one in rows.runs], rows.run_head)
+    if broken is not None:
+        yield Fault(f"session {rows.session_id}", broken)
+    questions = {row.input_seq: row.input_id for row in rows.inputs if row.kind is InputKind.QUESTION}
+    asked = {(row.input_id, row.target_run_id) for row in rows.deliveries}
+    for one in rows.runs:
+        if (questions.get(one.question_seq), one.run_id) not in asked:
+            yield Fault(f"run {one.run_id}", f"has to answer input {one.question_seq}, no question that it was given")
 
 
 def check_claimed(rows: SessionRows) -> Iterator[Fault]:
@@ -54,6 +145,8 @@ def check_claimed(rows: SessionRows) -> Iterator[Fault]:
             if row.operation_id is not None:
                 yield Fault(_subject(row), f"is pending and claimed by operation {row.operation_id}")
             continue
+        if row.operation_id is None and row.state is DeliveryState.CARRIED:
+            continue  # no request of its run has held it
         if row.operation_id is None or row.operation_id not in claims:
             yield Fault(_subject(row), f"is {row.state} and names {row.operation_id}, no frozen operation")
             continue
@@ -78,8 +171,9 @@ def check_delivered(rows: SessionRows) -> Iterator[Fault]:
 
 def check_one_live_run(rows: SessionRows) -> Iterator[Fault]:
     """A session has at most one run that has not ended."""
-    if len(rows.live_run_ids) > 1:
-        yield Fault(f"session {rows.session_id}", f"has {len(rows.live_run_ids)} runs that have not ended")
+    live = sum(not one.status.terminal for one in rows.runs)
+    if live > 1:
+        yield Fault(f"session {rows.session_id}", f"has {live} runs that have not ended")
 
 
 def check_projected(facts: RunFacts) -> Iterator[Fault]:
@@ -91,7 +185,7 @@ def check_projected(facts: RunFacts) -> Iterator[Fault]:
     }
     for row in facts.rows.deliveries:
         if row.context_seq is None:
-            if row.state is not DeliveryState.PENDING:
+            if row.state in (DeliveryState.CLAIMED, DeliveryState.DELIVERED):
                 yield Fault(_subject(row), f"is {row.state} and stands nowhere in the context")
         elif places.pop(row.context_seq, None) != row.input_id:
             yield Fault(_subject(row), f"says record {row.context_seq}, which does not show its input")

@@ -20,7 +20,16 @@ from agentloom_worker.broker.publisher import Message, Publisher
 from agentloom_worker.clock import Clock, SystemClock
 from agentloom_worker.domain.dispatch import Queue as QueueName
 from agentloom_worker.ids import SystemIds
-from agentloom_worker.wire.command import COMMANDS, Command, OpenSession, PublishRelease, Reply, StopRun, SubmitInput
+from agentloom_worker.wire.command import (
+    COMMANDS,
+    Command,
+    OpenSession,
+    PublishRelease,
+    Reply,
+    StopRun,
+    SubmitInput,
+    WithdrawInput,
+)
 
 _NAMES = {model: name for name, model in COMMANDS.items()}
 _REPLIES_EXPIRE_S = 3600
@@ -89,8 +98,12 @@ class CommandSender:
         return self.send(OpenSession(key=key, reply_to=reply_to, agent_id=agent_id, session_id=session_id))
 
     def submit_input(self, session_id: UUID, text: str, key: str, reply_to: str | None = None) -> bool:
-        """Submit a user's words."""
+        """Submit a question; a supplement is a SubmitInput of that kind."""
         return self.send(SubmitInput(key=key, reply_to=reply_to, session_id=session_id, text=text))
+
+    def withdraw_input(self, session_id: UUID, input_id: UUID, key: str, reply_to: str | None = None) -> bool:
+        """Take a queued question back."""
+        return self.send(WithdrawInput(key=key, reply_to=reply_to, session_id=session_id, input_id=input_id))
 
     def stop_run(self, run_id: UUID, key: str, reply_to: str | None = None) -> bool:
         """Stop a run."""

@@ -42,12 +42,17 @@ class RunMove(StrEnum):
     START = "start"  # queued → running
     END = "end"  # live → terminal
     STOP = "stop"  # queued or running → stopping, epoch + 1
+    TAKE = "take"  # queued or running; takes a new input
+    QUEUE = "queue"  # live; a question waits for its end
     CLEANED = "cleaned"  # terminal; cleanup is done
 
 
 @dataclass(frozen=True, slots=True)
 class RunFence:
-    """The first statement of a commit. `input_head` asserts which inputs a prepare has seen (RULINGS A6)."""
+    """The first statement of a commit. `input_head` asserts which inputs a prepare or an end has seen (RULINGS A6).
+
+    TAKE, QUEUE and an interrupting STOP come with one new input, and move the run's input_head to it.
+    """
 
     run_id: RunId
     move: RunMove = RunMove.FENCE
@@ -60,6 +65,7 @@ class RunFence:
     detail: str | None = None
     answer_operation_id: OperationId | None = None
     started: bool = False  # an END that also starts
+    interrupted: bool = False  # a STOP that comes with a new input
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +100,10 @@ class BlobPut:
 
 @dataclass(frozen=True, slots=True)
 class RunAccept:
-    """The rows of a new run beside its tree (RUNTIME, table of steps: accept)."""
+    """The rows of a new run (RUNTIME, table of steps: accept): `puts` are its tree and its question's delivery.
+
+    The commit binds to it every input that waits for a run.
+    """
 
     run_id: RunId
     owner_id: OwnerId
@@ -104,6 +113,10 @@ class RunAccept:
     deadline_us: int
     binding: bytes
     input_id: InputId  # its question
+    puts: tuple[Put, ...]
+    events: tuple[Event, ...]
+    first: Successor
+    expiry: Successor
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +124,8 @@ class RuntimeCommit:
     """One transaction. `key` names it in scope_commit; `parts` are the seed keys that it carries.
 
     `session_id` is locked first (RULINGS T2, A7). `claim` is consumed or held; commands carry none (T4).
+    `accept` is a run that the commit makes, with its rows `first` and `deadline`: for a question that comes, or,
+    behind the end of the run that `fence` names, for the one that waited.
     `delivery` is the batch whose delivery row appears if this commit settled its last member (A8).
     """
 
@@ -128,6 +143,7 @@ class RuntimeCommit:
     delete_run_rows: bool = False
     outbox: tuple[OutboxRow, ...] = ()
     delivery: tuple[OutboxRow, BatchId] | None = None
+    first: OutboxRow | None = None
     deadline: OutboxRow | None = None
     receipt: bytes | None = None
 

@@ -1,67 +1,52 @@
-"""A question or a stop becomes rows and a first dispatch, in one commit (RUNTIME, table of steps: accept).
+"""A question, a supplement or a stop becomes rows and a first dispatch, in one commit (RUNTIME, table of steps).
 
-The client's key makes a repetition return the first receipt; another command under the same key is refused.
+The client's key makes a repetition return the first receipt; another command under the same key is refused. Where an
+input goes is decided on what is read, and asserted by the commit: where the run has moved on, it is decided anew.
 """
 
 from dataclasses import dataclass
-from uuid import UUID
+from enum import StrEnum
 
 from agentloom_worker import faults
-from agentloom_worker.canonical import canonical_bytes, parse
-from agentloom_worker.domain.commit import Event, Part, Put, RunAccept, RunFence, RunMove, RuntimeCommit
-from agentloom_worker.domain.context import EMPTY_MANIFEST, RoleContext
-from agentloom_worker.domain.dispatch import Successor
-from agentloom_worker.domain.run import (
-    AgentInvocation,
-    Continuation,
-    EndCause,
-    GraphExecution,
-    NodeTask,
-    Phase,
-    Run,
-    ScopeStatus,
-)
+from agentloom_worker.canonical import canonical_bytes
+from agentloom_worker.domain.commit import Part, Put, RunFence, RunMove, RuntimeCommit
+from agentloom_worker.domain.run import EndCause, Run, RunStatus
 from agentloom_worker.domain.session import (
     DeliveryState,
     InputKind,
+    OnBusy,
+    QueuedQuestion,
+    QueueState,
     Session,
     UserInput,
     UserInputDelivery,
 )
-from agentloom_worker.errors import Code, InvariantError, LeaseLostError, RequestError
-from agentloom_worker.ids import (
-    ContextId,
-    DeliveryId,
-    GraphId,
-    InputId,
-    InvocationId,
-    NodeId,
-    ReleaseId,
-    RunId,
-    SessionId,
-)
-from agentloom_worker.limits import INPUT_BYTES_MAX
+from agentloom_worker.errors import Code, InvariantError, LeaseLostError, RequestError, RevisionConflictError
+from agentloom_worker.ids import DeliveryId, InputId, ReleaseId, RunId
+from agentloom_worker.limits import INPUT_BYTES_MAX, INPUT_TRIES, QUEUED_QUESTIONS_MAX
 from agentloom_worker.runtime.commit import commit
 from agentloom_worker.runtime.dispatch import outbox_row, wake_up
+from agentloom_worker.runtime.inputs import InputReceipt, client_key, read_receipt, receipt_bytes, require_text
+from agentloom_worker.runtime.opening import open_run
 from agentloom_worker.runtime.payload import make_payload
-from agentloom_worker.runtime.ports import US, Ports
-from agentloom_worker.runtime.request import bind_requests
+from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.runtime.result import hash_command
 from agentloom_worker.runtime.slice import load_owned_release
 from agentloom_worker.runtime.stopping import stop_command, stop_end, stop_event, stop_successor
 
-KEY_BYTES_MAX = 200
+INTERRUPTED = "another question of the user took its place"
 
 
-@dataclass(frozen=True, slots=True)
-class InputReceipt:
-    """A question is safe in the store; it says nothing about whether a model has seen it."""
+class Sending(StrEnum):
+    """What a user may do with words: ask, add to what is going on, or the one where the other cannot be."""
 
-    session_id: SessionId
-    run_id: RunId
-    input_id: InputId
-    input_seq: int
-    release_id: ReleaseId
+    QUESTION = "question"
+    SUPPLEMENT = "supplement"
+    SEND = "send"
+
+
+# The names of the commands in their hashes: the caller's words decide, not what became of them (RULINGS T6).
+_COMMANDS = {Sending.QUESTION: "ask", Sending.SUPPLEMENT: "supplement", Sending.SEND: "send"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,66 +59,230 @@ class StopReceipt:
     applied: bool
 
 
-def client_key(key: str) -> bytes:
-    """A client's idempotency key as it is stored. Raises RequestError for an empty or overlong one."""
-    _require_text(key, "an idempotency key")
-    body = key.encode("utf-8", "backslashreplace")
-    if not 1 <= len(body) <= KEY_BYTES_MAX:
-        raise RequestError(
-            Code.INPUT_INVALID, f"an idempotency key has 1 to {KEY_BYTES_MAX} bytes, this one has {len(body)}"
-        )
-    return b"client:" + body
-
-
-def _require_text(value: object, what: str) -> None:
-    """Refuse what a caller without a type checker may pass: once stored, it would stop its run at every step."""
-    if not isinstance(value, str):
-        raise RequestError(Code.INPUT_INVALID, f"{what} is text, not {type(value).__name__}")
-
-
 def accept_question(
     ports: Ports, session: Session, text: str, release_id: ReleaseId | None, idempotency_key: str
 ) -> InputReceipt:
-    """Register the user's words and create their run, or return the receipt that the key has already.
+    """`accept_input` of a question."""
+    return accept_input(ports, session, Sending.QUESTION, text, release_id, idempotency_key)
 
-    Raises RequestError: SESSION_BUSY, RELEASE_AGENT_MISMATCH, RELEASE_NOT_FOUND, IDEMPOTENCY_CONFLICT,
-    INPUT_INVALID. Nothing is written then.
+
+def accept_input(
+    ports: Ports, session: Session, sending: Sending, text: str, release_id: ReleaseId | None, idempotency_key: str
+) -> InputReceipt:
+    """Register the user's words where they belong, or return the receipt that the key has already.
+
+    A question opens a run, or meets one and does what the session's `on_busy` says. A supplement goes to the live run,
+    or waits for the next one and starts nothing. `send` is a supplement where a run can take it, else a question.
+
+    Raises RequestError: SESSION_BUSY, RUN_STOPPING, SESSION_QUEUE_FULL, RELEASE_AGENT_MISMATCH, RELEASE_NOT_FOUND,
+    IDEMPOTENCY_CONFLICT, INPUT_INVALID. Nothing is written then.
     """
     key = client_key(idempotency_key)
-    _require_text(text, "a question")
+    require_text(text, "an input")
     if not text.strip():
-        raise RequestError(Code.INPUT_INVALID, "the question is blank: say what is asked")
+        raise RequestError(Code.INPUT_INVALID, "the input is blank: say what is asked")
     body = canonical_bytes(text)
     if len(body) > INPUT_BYTES_MAX:
         raise RequestError(
             Code.INPUT_INVALID,
-            f"the question has {len(body)} bytes, at most {INPUT_BYTES_MAX} are taken: pass large material as a tool",
+            f"the input has {len(body)} bytes, at most {INPUT_BYTES_MAX} are taken: pass large material as a tool",
         )
+    if sending is Sending.SUPPLEMENT and release_id is not None:
+        raise RequestError(Code.INPUT_INVALID, "a supplement goes to a run, which has its release: name none")
     # The caller's words only: a release that was filled in is no part of the command (RULINGS T6).
-    command = hash_command("ask", body.decode(), release_id or "")
+    command = hash_command(_COMMANDS[sending], body.decode(), release_id or "")
     found = ports.store.find_commit(session.session_id, key)
     if found is None:
-        todo = _question(ports, session, body, _release(ports, session, release_id), key, command)
-        faults.hit("command.before", "ask")
-        commit(ports, todo)
-        faults.hit("command.after", "ask")
-        rows = todo.outbox
-        ports.publish([wake_up(row) for row in rows])
+        _register(_Input(ports, session, body, release_id, key, command), sending)
         found = ports.store.find_commit(session.session_id, key)
     if found is None or found[1] is None:
-        raise InvariantError(f"session {session.session_id}: an accepted question left no receipt")
+        raise InvariantError(f"session {session.session_id}: an accepted input left no receipt")
     if found[0] != command:
         raise RequestError(
             Code.IDEMPOTENCY_CONFLICT,
-            f"key {idempotency_key!r} was used before for another question: use a new key",
+            f"key {idempotency_key!r} was used before for another input: use a new key",
         )
-    return _receipt(ports, session.session_id, found[1])
+    return read_receipt(ports, session.session_id, found[1])
 
 
-def find_receipt(ports: Ports, session_id: SessionId, idempotency_key: str) -> InputReceipt | None:
-    """The receipt of a question that was accepted under this key; None if none was (RULINGS R6)."""
-    found = ports.store.find_commit(session_id, client_key(idempotency_key))
-    return None if found is None or found[1] is None else _receipt(ports, session_id, found[1])
+class _Way(StrEnum):
+    """Where an input goes."""
+
+    OPEN = "open"  # a run of its own, now
+    TAKE = "take"  # a supplement of the live run
+    WAIT = "wait"  # a supplement for the next run
+    QUEUE = "queue"  # a run of its own, behind the others that wait
+    INTERRUPT = "interrupt"  # a run of its own, before all others; the live one is stopped, if it is not already
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """The caller's command."""
+
+    ports: Ports
+    session: Session
+    body: bytes
+    release_id: ReleaseId | None
+    key: bytes
+    command: bytes
+
+
+def _register(given: _Input, sending: Sending) -> None:
+    """Decide and commit; a run that ended, began to end or began meanwhile makes it be decided again."""
+    ports = given.ports
+    for _ in range(INPUT_TRIES):
+        live = ports.store.find_live_run(given.session.session_id)
+        todo = _write(given, _decide(given.session, sending, live), live)
+        faults.hit("command.before", "ask")
+        try:
+            commit(ports, todo)
+        except (LeaseLostError, RevisionConflictError):
+            continue
+        except RequestError as error:
+            if error.code is Code.SESSION_BUSY:
+                continue
+            raise
+        faults.hit("command.after", "ask")
+        _tell(ports, todo)
+        return
+    raise RevisionConflictError(f"the live run of session {given.session.session_id}")
+
+
+def _decide(session: Session, sending: Sending, live: Run | None) -> _Way:
+    """The states of inputs by the state of the run (RULINGS A9), and `on_busy` (A10)."""
+    taking = live is not None and live.status in (RunStatus.QUEUED, RunStatus.RUNNING)
+    if sending is not Sending.QUESTION and taking:
+        return _Way.TAKE
+    if sending is Sending.SUPPLEMENT:
+        return _Way.WAIT
+    if live is None:
+        return _Way.OPEN
+    match session.on_busy:
+        case OnBusy.ENQUEUE:
+            return _Way.QUEUE
+        case OnBusy.INTERRUPT:
+            return _Way.INTERRUPT
+        case OnBusy.SUPPLEMENT if taking:
+            return _Way.TAKE
+    if not taking:
+        raise RequestError(
+            Code.RUN_STOPPING, f"run {live.run_id} of session {session.session_id} is stopping: ask when it has ended"
+        )
+    raise RequestError(
+        Code.SESSION_BUSY,
+        f"session {session.session_id} has a run that has not ended: wait for it, or stop it",
+    )
+
+
+def _write(given: _Input, way: _Way, live: Run | None) -> RuntimeCommit:
+    """The commit of a decision, with what it was decided on asserted."""
+    input_id = InputId(given.ports.ids.new())
+    match way:
+        case _Way.TAKE:
+            assert live is not None, "a run takes it"
+            return _supplement(given, input_id, RunFence(live.run_id, RunMove.TAKE))
+        case _Way.WAIT:
+            return _supplement(given, input_id, None)
+        case _Way.OPEN:
+            return _question(given, input_id)
+        case _Way.QUEUE | _Way.INTERRUPT:
+            assert live is not None, "it waits for a run"
+            return _queued(given, input_id, live, front=way is _Way.INTERRUPT)
+
+
+def _supplement(given: _Input, input_id: InputId, fence: RunFence | None) -> RuntimeCommit:
+    session_id, run_id = given.session.session_id, fence.run_id if fence else None
+    payload, blobs = make_payload(given.ports, given.session.owner_id, given.body)
+    delivery = UserInputDelivery(
+        DeliveryId(given.ports.ids.new()), input_id, session_id, run_id, DeliveryState.PENDING, 1
+    )
+    return RuntimeCommit(
+        scope_id=session_id,
+        key=given.key,
+        parts=(Part(f"accept:{input_id}", given.command),),
+        session_id=session_id,
+        fence=fence,
+        blobs=blobs,
+        puts=(
+            Put(None, UserInput(input_id, session_id, 0, run_id, InputKind.SUPPLEMENT, payload)),
+            Put(None, delivery),
+        ),
+        receipt=receipt_bytes(input_id, InputKind.SUPPLEMENT, run_id, None),
+    )
+
+
+def _question(given: _Input, input_id: InputId) -> RuntimeCommit:
+    ports, session_id = given.ports, given.session.session_id
+    release_id = _release(ports, given.session, given.release_id)
+    opened = open_run(ports, session_id, release_id, input_id)
+    payload, blobs = make_payload(ports, given.session.owner_id, given.body)
+    return RuntimeCommit(
+        scope_id=session_id,
+        key=given.key,
+        parts=(Part(f"accept:{input_id}", given.command),),
+        session_id=session_id,
+        blobs=blobs,
+        puts=(Put(None, UserInput(input_id, session_id, 0, opened.run_id, InputKind.QUESTION, payload)),),
+        accept=opened,
+        first=outbox_row(ports, opened.first),
+        deadline=outbox_row(ports, opened.expiry),
+        receipt=receipt_bytes(input_id, InputKind.QUESTION, opened.run_id, release_id),
+    )
+
+
+def _queued(given: _Input, input_id: InputId, live: Run, *, front: bool) -> RuntimeCommit:
+    """The question waits for the run's end; at the front, the run is stopped by the same commit, if it still goes."""
+    ports, session_id = given.ports, given.session.session_id
+    if len(ports.store.list_queue(session_id)) >= QUEUED_QUESTIONS_MAX:
+        raise RequestError(
+            Code.SESSION_QUEUE_FULL,
+            f"{QUEUED_QUESTIONS_MAX} questions wait in session {session_id} already: withdraw one, or wait for a run",
+        )
+    release_id = _release(ports, given.session, given.release_id)
+    payload, blobs = make_payload(ports, given.session.owner_id, given.body)
+    stops = front and live.status is not RunStatus.STOPPING
+    end = stop_end(EndCause.STOP, Code.RUN_STOPPED, INTERRUPTED)
+    fence = RunFence(live.run_id, RunMove.QUEUE)
+    if stops:
+        fence = RunFence(
+            live.run_id,
+            RunMove.STOP,
+            status=end.status,
+            cause=end.cause,
+            code=end.code,
+            detail=end.detail,
+            interrupted=True,
+        )
+    # Its place is given by the commit, from its input_seq; here only its sign counts.
+    place = QueuedQuestion(input_id, session_id, -1 if front else 1, release_id, QueueState.QUEUED)
+    return RuntimeCommit(
+        scope_id=session_id,
+        key=given.key,
+        parts=(Part(f"accept:{input_id}", given.command),),
+        session_id=session_id,
+        fence=fence,
+        blobs=blobs,
+        puts=(
+            Put(None, UserInput(input_id, session_id, 0, None, InputKind.QUESTION, payload)),
+            Put(None, place),
+        ),
+        events=(stop_event(end.cause),) if stops else (),
+        delete_run_rows=stops,
+        outbox=(outbox_row(ports, stop_successor(live.run_id)),) if stops else (),
+        receipt=receipt_bytes(input_id, InputKind.QUESTION, None, release_id),
+    )
+
+
+def _tell(ports: Ports, todo: RuntimeCommit) -> None:
+    """After the commit: wake somebody up for its rows, and let a stopped run's steps hear of it."""
+    rows = todo.outbox if todo.first is None else (*todo.outbox, todo.first)
+    fence = todo.fence
+    if fence is not None and fence.move is RunMove.STOP:
+        ports.fast.push_cancel(fence.run_id)
+    if rows:
+        ports.publish([wake_up(row) for row in rows])
+    if fence is not None and todo.events:
+        ports.on_event(fence.run_id)
 
 
 def _release(ports: Ports, session: Session, release_id: ReleaseId | None) -> ReleaseId:
@@ -149,91 +298,6 @@ def _release(ports: Ports, session: Session, release_id: ReleaseId | None) -> Re
             f"release {chosen} belongs to agent {owned.release.agent_id!r}, the session to {session.agent_id!r}",
         )
     return chosen
-
-
-def _question(
-    ports: Ports, session: Session, body: bytes, release_id: ReleaseId, key: bytes, command: bytes
-) -> RuntimeCommit:
-    new = ports.ids.new
-    run_id, input_id = RunId(new()), InputId(new())
-    graph_id, invocation_id = GraphId(new()), InvocationId(new())
-    node_id, context_id = NodeId(new()), ContextId(new())
-    release = load_owned_release(ports, release_id).release
-    payload, blobs = make_payload(ports, session.owner_id, body)
-    first = Successor("prepare_context", node_id, f"prepare:{node_id}:1")
-    expiry = Successor("expire_run", run_id, f"expire:{run_id}")
-    receipt = canonical_bytes({"v": 1, "run": str(run_id), "input": str(input_id), "release": str(release_id)})
-    return RuntimeCommit(
-        scope_id=session.session_id,
-        key=key,
-        parts=(Part(f"accept:{input_id}", command),),
-        session_id=session.session_id,
-        accept=RunAccept(
-            run_id,
-            session.owner_id,
-            session.session_id,
-            release_id,
-            release.limits.max_loops,
-            release.limits.deadline_s * US,
-            bind_requests(ports, release).to_bytes(),
-            input_id,
-        ),
-        blobs=blobs,
-        puts=(
-            Put(None, UserInput(input_id, session.session_id, 0, run_id, InputKind.QUESTION, payload)),
-            Put(None, GraphExecution(graph_id, run_id, ScopeStatus.RUNNING, 1)),
-            Put(
-                None,
-                AgentInvocation(invocation_id, run_id, graph_id, release.agent_id, ScopeStatus.RUNNING, 1),
-            ),
-            Put(
-                None,
-                NodeTask(
-                    node_id,
-                    run_id,
-                    invocation_id,
-                    release.role_key,
-                    Phase.PREPARE_CONTEXT,
-                    Continuation(),
-                    1,
-                ),
-            ),
-            Put(
-                None,
-                RoleContext(
-                    context_id,
-                    run_id,
-                    invocation_id,
-                    node_id,
-                    release.role_key,
-                    0,
-                    0,
-                    EMPTY_MANIFEST,
-                    None,
-                    1,
-                ),
-            ),
-            Put(
-                None,
-                UserInputDelivery(DeliveryId(new()), input_id, session.session_id, run_id, DeliveryState.PENDING, 1),
-            ),
-        ),
-        events=(Event("run.accepted"),),
-        outbox=(outbox_row(ports, first),),
-        deadline=outbox_row(ports, expiry),
-        receipt=receipt,
-    )
-
-
-def _receipt(ports: Ports, session_id: SessionId, body: bytes) -> InputReceipt:
-    document = parse(body)
-    input_id = InputId(UUID(document["input"]))
-    input_seq = ports.store.find_input_seq(input_id)
-    if input_seq is None:
-        raise InvariantError(f"input {input_id} of a receipt is missing")
-    return InputReceipt(
-        session_id, RunId(UUID(document["run"])), input_id, input_seq, ReleaseId(UUID(document["release"]))
-    )
 
 
 def stop_run(

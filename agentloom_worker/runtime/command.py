@@ -10,13 +10,23 @@ from uuid import UUID
 
 from pydantic import ValidationError
 
-from agentloom_worker.domain.session import Session
+from agentloom_worker.domain.session import OnBusy, Session
 from agentloom_worker.errors import AgentloomError, Code, RequestError
-from agentloom_worker.ids import ReleaseId, RunId, SessionId
-from agentloom_worker.runtime.accept import accept_question, stop_run
+from agentloom_worker.ids import InputId, ReleaseId, RunId, SessionId
+from agentloom_worker.runtime.accept import Sending, accept_input, stop_run
+from agentloom_worker.runtime.inputs import withdraw_input
 from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.runtime.publish import publish_release
-from agentloom_worker.wire.command import COMMANDS, Command, OpenSession, PublishRelease, Reply, StopRun, SubmitInput
+from agentloom_worker.wire.command import (
+    COMMANDS,
+    Command,
+    OpenSession,
+    PublishRelease,
+    Reply,
+    StopRun,
+    SubmitInput,
+    WithdrawInput,
+)
 
 Receipt = dict[str, Any]
 
@@ -73,23 +83,37 @@ def _open_session(ports: Ports, command: Command) -> Receipt:
     found = ports.store.load_session(session_id)
     if found is None:
         try:
-            ports.store.open_session(session_id, owner_id)
+            ports.store.open_session(session_id, owner_id, OnBusy(command.on_busy))
         except AgentloomError as error:
             if error.code is not Code.REVISION_CONFLICT:
                 raise
         found = ports.store.load_session(session_id)
     if found is None or found.owner_id != owner_id:
         raise RequestError(Code.IDEMPOTENCY_CONFLICT, f"session {session_id} belongs to another agent")
-    return {"session_id": str(session_id), "agent_id": command.agent_id}
+    if found.on_busy != command.on_busy:
+        raise RequestError(
+            Code.IDEMPOTENCY_CONFLICT, f"session {session_id} is there already, with on_busy {found.on_busy}"
+        )
+    return {"session_id": str(session_id), "agent_id": command.agent_id, "on_busy": command.on_busy}
 
 
 def _submit_input(ports: Ports, command: Command) -> Receipt:
     assert isinstance(command, SubmitInput)
-    session: Session | None = ports.store.load_session(command.session_id)
-    if session is None:
-        raise RequestError(Code.SESSION_NOT_FOUND, f"there is no session {command.session_id}")
+    session = _session(ports, command.session_id)
     release_id = ReleaseId(command.release_id) if command.release_id is not None else None
-    return _document(accept_question(ports, session, command.text, release_id, command.key))
+    return _document(accept_input(ports, session, Sending(command.kind), command.text, release_id, command.key))
+
+
+def _withdraw_input(ports: Ports, command: Command) -> Receipt:
+    assert isinstance(command, WithdrawInput)
+    return _document(withdraw_input(ports, _session(ports, command.session_id), InputId(command.input_id)))
+
+
+def _session(ports: Ports, session_id: UUID) -> Session:
+    session = ports.store.load_session(session_id)
+    if session is None:
+        raise RequestError(Code.SESSION_NOT_FOUND, f"there is no session {session_id}")
+    return session
 
 
 def _stop_run(ports: Ports, command: Command) -> Receipt:
@@ -111,6 +135,7 @@ def _document(receipt: Any) -> Receipt:
 _RUN: dict[str, Callable[[Ports, Command], Receipt]] = {
     "open_session": _open_session,
     "submit_input": _submit_input,
+    "withdraw_input": _withdraw_input,
     "stop_run": _stop_run,
     "publish_release": _publish_release,
 }

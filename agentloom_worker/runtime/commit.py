@@ -65,7 +65,7 @@ def _refusal(todo: RuntimeCommit, refusal: NotAppliedError) -> AgentloomError:
     if refusal.code is Code.LEASE_LOST:
         telemetry.count("commits_fenced")
         return LeaseLostError(f"{refusal.entity} of commit {todo.parts[0].key!r} is no longer ours to write")
-    if refusal.constraint in _LIVE_SESSION and todo.accept is not None:
+    if refusal.constraint in _LIVE_SESSION and todo.accept is not None and todo.fence is None:
         return RequestError(
             Code.SESSION_BUSY,
             f"session {todo.accept.session_id} has a run that has not ended: wait for it, or stop it",

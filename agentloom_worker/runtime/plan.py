@@ -131,6 +131,10 @@ class Planner:
         publish = [wake_up(row) for row in rows if row.inline_token is None and not row.successor.delay_us]
         if delivery is not None:
             publish.append(wake_up(delivery[0]))
+        first = deadline = None
+        if last.opens is not None:
+            first, deadline = outbox_row(ports, last.opens.first), outbox_row(ports, last.opens.expiry)
+            publish.append(wake_up(first))
         todo = RuntimeCommit(
             scope_id=run.run_id,
             key=live.claim.token.bytes,
@@ -144,6 +148,9 @@ class Planner:
             delete_run_rows=any(result.deletes_run_rows for result in results),
             outbox=tuple(rows),
             delivery=delivery,
+            accept=last.opens,
+            first=first,
+            deadline=deadline,
         )
         return Plan(todo, last.slice, inline, tuple(publish))
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentloom_worker.canonical import sha256
-from agentloom_worker.domain.commit import BlobPut, Event, Part, Put, RunFence, RunMove
+from agentloom_worker.domain.commit import BlobPut, Event, Part, Put, RunAccept, RunFence, RunMove
 from agentloom_worker.domain.context import ContextRecord, EffectiveEntry, EffectiveRevision, RoleContext
 from agentloom_worker.domain.dispatch import Successor
 from agentloom_worker.domain.operation import Attempt, Operation
@@ -40,7 +40,8 @@ class StepResult:
 
     `key` is the step's seed key, `command` the hash of its inputs. `consumed` and `reserved` move the run's
     loop counters. `saw_inputs` asserts that no input arrived since the slice was read (A6). `settles` marks
-    a member whose batch may become deliverable by this commit (A8).
+    a member whose batch may become deliverable by this commit (A8). `more` are further seed keys of the step.
+    `opens` is the run that begins where this one ends.
     """
 
     slice: Slice
@@ -57,6 +58,8 @@ class StepResult:
     settles: Successor | None = None
     deletes_run_rows: bool = False
     end: RunEnd | None = None
+    more: tuple[Part, ...] = ()
+    opens: RunAccept | None = None
 
 
 def hash_command(*values: object) -> bytes:
@@ -151,4 +154,4 @@ def locks_session(results: Sequence[StepResult]) -> bool:
 
 def merge_parts(results: Sequence[StepResult]) -> tuple[Part, ...]:
     """Each fused step keeps its key as a part."""
-    return tuple(Part(result.key, result.command) for result in results)
+    return tuple(part for result in results for part in (Part(result.key, result.command), *result.more))

@@ -304,6 +304,8 @@ class StepRunner:
         )
         if plan.commit.events:
             self._ports.on_event(run.run_id)
+        if plan.commit.accept is not None:
+            self._ports.on_event(plan.commit.accept.run_id)
         if plan.commit.fence is not None and plan.commit.fence.move is RunMove.STOP:
             self._ports.fast.push_cancel(run.run_id)
         if plan.publish:
@@ -330,7 +332,8 @@ class StepRunner:
             now_us=receipt.now_us,
         )
         entry = STEPS[live.claim.step]
-        stale = isinstance(entry, PureStep) and entry.alone
+        # An input that came meanwhile is in no slice yet (RULINGS T13).
+        stale = receipt.input_head != plan.slice.run.input_head or (isinstance(entry, PureStep) and entry.alone)
         return Inline(claim, sent_s, None if stale else slice_)
 
 

@@ -15,7 +15,6 @@ from agentloom_worker.domain.context import RoleContext
 from agentloom_worker.domain.model import Executed
 from agentloom_worker.domain.operation import AttemptState, OperationKind, OperationStatus
 from agentloom_worker.domain.run import (
-    LIVE,
     AgentInvocation,
     BatchState,
     CallBatch,
@@ -23,10 +22,11 @@ from agentloom_worker.domain.run import (
     LoopTicket,
     Phase,
     Run,
+    RunStatus,
     ScopeStatus,
     TicketState,
 )
-from agentloom_worker.domain.session import DeliveryState
+from agentloom_worker.domain.session import DeliveryState, InputKind, QueuedQuestion
 from agentloom_worker.ids import (
     BatchId,
     BlobId,
@@ -52,7 +52,7 @@ from agentloom_worker.storage.context import context_record, effective_entry, ef
 from agentloom_worker.storage.dispatch import pending_dispatch
 from agentloom_worker.storage.operation import attempt, operation
 from agentloom_worker.storage.run import agent_invocation, call_batch, graph_execution, loop_ticket, node_task, run
-from agentloom_worker.storage.session import session, user_input, user_input_delivery
+from agentloom_worker.storage.session import queued_question, session, to_queued, user_input, user_input_delivery
 
 Made = TypeVar("Made")
 
@@ -215,20 +215,34 @@ class InputRow:
 
     input_id: InputId
     input_seq: int
-    origin_run_id: RunId
+    kind: InputKind
+    origin_run_id: RunId | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRunRow:
+    """A run as its session sees it."""
+
+    run_id: RunId
+    run_no: int
+    status: RunStatus
+    question_seq: int
+    input_head: int
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRows:
-    """One session: its inputs by input_seq, their deliveries, and what these name."""
+    """One session: its inputs by input_seq, their deliveries and what these name, its runs by number."""
 
     session_id: SessionId
     input_head: int
+    run_head: int
     inputs: tuple[InputRow, ...]
+    queue: tuple[QueuedQuestion, ...]
     deliveries: tuple[DeliveryRow, ...]
     operations: tuple[OperationRow, ...]
     attempts: tuple[AttemptRow, ...]
-    live_run_ids: tuple[RunId, ...]
+    runs: tuple[SessionRunRow, ...]
 
 
 def _pages(
@@ -538,28 +552,53 @@ def _list_dispatches(conn: sa.Connection, run_id: RunId) -> Iterator[QueueRow]:
 
 def load_session_rows(conn: sa.Connection, session_id: SessionId) -> SessionRows | None:
     """One session with its inputs, in one snapshot; None if there is no such session."""
-    head = conn.execute(sa.select(session.c.input_head).where(session.c.session_id == session_id)).scalar()
-    if head is None:
+    heads = sa.select(session.c.input_head, session.c.run_head).where(session.c.session_id == session_id)
+    found = conn.execute(heads).one_or_none()
+    if found is None:
         return None
     named = sa.select(user_input_delivery.c.operation_id).where(user_input_delivery.c.session_id == session_id)
-    live = sa.select(run.c.run_id).where(run.c.session_id == session_id, run.c.status.in_([str(one) for one in LIVE]))
     return SessionRows(
         session_id=session_id,
-        input_head=head,
+        input_head=found[0],
+        run_head=found[1],
         inputs=tuple(
             _pages(
                 conn,
-                sa.select(user_input.c.input_id, user_input.c.input_seq, user_input.c.origin_run_id).where(
-                    user_input.c.session_id == session_id
-                ),
+                sa.select(
+                    user_input.c.input_id, user_input.c.input_seq, user_input.c.kind, user_input.c.origin_run_id
+                ).where(user_input.c.session_id == session_id),
                 (user_input.c.input_seq,),
-                lambda row: InputRow(InputId(row.input_id), row.input_seq, RunId(row.origin_run_id)),
+                lambda row: InputRow(
+                    InputId(row.input_id),
+                    row.input_seq,
+                    InputKind(row.kind),
+                    RunId(row.origin_run_id) if row.origin_run_id else None,
+                ),
+            )
+        ),
+        queue=tuple(
+            _pages(
+                conn,
+                sa.select(queued_question).where(queued_question.c.session_id == session_id),
+                (queued_question.c.input_id,),
+                to_queued,
             )
         ),
         deliveries=tuple(_list_deliveries(conn, user_input.c.session_id == session_id)),
         operations=tuple(_list_operations(conn, operation.c.operation_id.in_(named))),
         attempts=tuple(_list_attempts(conn, operation.c.operation_id.in_(named))),
-        live_run_ids=tuple(_pages(conn, live, (run.c.run_id,), lambda row: RunId(row.run_id))),
+        runs=tuple(
+            _pages(
+                conn,
+                sa.select(run.c.run_id, run.c.run_no, run.c.status, run.c.question_seq, run.c.input_head).where(
+                    run.c.session_id == session_id
+                ),
+                (run.c.run_no,),
+                lambda row: SessionRunRow(
+                    RunId(row.run_id), row.run_no, RunStatus(row.status), row.question_seq, row.input_head
+                ),
+            )
+        ),
     )
 
 

@@ -20,7 +20,7 @@ from agentloom_worker.storage.context import context_record, effective_entry, ro
 from agentloom_worker.storage.operation import operation
 from agentloom_worker.storage.owner import owner, release
 from agentloom_worker.storage.run import run
-from agentloom_worker.storage.session import session, user_input
+from agentloom_worker.storage.session import queued_question, session, user_input
 from agentloom_worker.storage.tables import metadata
 
 
@@ -63,6 +63,10 @@ REFERENCES = (
     Reference("user_input_delivery", "session_id", ("session.session_id",)),
     Reference("user_input_delivery", "target_run_id", ("run.run_id",)),
     Reference("user_input_delivery", "operation_id", ("operation.operation_id",)),
+    Reference("user_input_delivery", "previous_delivery_id", ("user_input_delivery.delivery_id",)),
+    Reference("queued_question", "session_id", ("session.session_id",)),
+    Reference("queued_question", "release_id", ("release.release_id",)),
+    Reference("queued_question", "run_id", ("run.run_id",)),
     Reference("run_event", "run_id", ("run.run_id",)),
     Reference("pending_dispatch", "run_id", ("run.run_id",)),
     Reference("pending_dispatch", "scope_id", ("run.run_id",)),
@@ -235,14 +239,26 @@ def _list_commits(conn: sa.Connection, where: sa.ColumnElement[bool]) -> Iterato
             yield StoredCommit(row.scope_id, bytes(row.key), bytes(row.command_hash), receipt)
 
 
-def has_receipt_rows(conn: sa.Connection, *, run_id: UUID, input_id: UUID, release_id: UUID) -> bool:
-    """Whether the run of a receipt was made of that input and that release."""
-    query = (
-        sa.select(sa.literal(1))
-        .select_from(run)
-        .join(user_input, user_input.c.origin_run_id == run.c.run_id)
-        .where(run.c.run_id == run_id, run.c.release_id == release_id, user_input.c.input_id == input_id)
+def has_receipt_rows(
+    conn: sa.Connection, *, scope_id: UUID, input_id: UUID, kind: str, run_id: UUID | None, release_id: UUID | None
+) -> bool:
+    """Whether the input of a receipt is its session's, of its kind, and went to that run of that release.
+
+    A question without a run waits in the queue with its release, a supplement without one waits for the next run.
+    """
+    query = sa.select(sa.literal(1)).where(
+        user_input.c.input_id == input_id,
+        user_input.c.session_id == scope_id,
+        user_input.c.kind == kind,
+        user_input.c.origin_run_id == run_id if run_id is not None else user_input.c.origin_run_id.is_(None),
     )
+    if run_id is not None:
+        query = query.select_from(user_input.join(run, run.c.run_id == user_input.c.origin_run_id))
+    if release_id is not None and run_id is not None:
+        query = query.where(run.c.release_id == release_id)
+    elif release_id is not None:
+        joined = user_input.join(queued_question, queued_question.c.input_id == user_input.c.input_id)
+        query = query.select_from(joined).where(queued_question.c.release_id == release_id)
     return conn.execute(query).first() is not None
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agentloom_worker.canonical import canonical_bytes, sha256
-from agentloom_worker.domain.commit import OutboxRow, Part, RunFence, RunMove, RuntimeCommit
+from agentloom_worker.domain.commit import Event, OutboxRow, Part, Put, RunAccept, RunFence, RunMove, RuntimeCommit
 from agentloom_worker.domain.context import ContextRecord, EffectiveEntry, EffectiveRevision, RoleContext
 from agentloom_worker.domain.operation import Attempt, Operation
 from agentloom_worker.domain.run import AgentInvocation, CallBatch, GraphExecution, LoopTicket, NodeTask
@@ -63,6 +63,12 @@ def _fence(fence: RunFence, events: int) -> list[Statement]:
             )
         case RunMove.STOP:
             first = run.RUN_STOP(fence.run_id, events, str(fence.cause), fence.code, fence.detail)
+            if fence.interrupted:
+                return [first, run.RUN_QUEUE(fence.run_id, 0)]
+        case RunMove.TAKE:
+            first = run.RUN_TAKE(fence.run_id, events)
+        case RunMove.QUEUE:
+            first = run.RUN_QUEUE(fence.run_id, events)
         case RunMove.CLEANED:
             first = run.RUN_CLEANED(fence.run_id, events)
     if fence.input_head is None:
@@ -91,7 +97,10 @@ def _outbox(row: OutboxRow, run_id: RunId, owner: ProcessId | None, ttl_us: int)
 
 
 def build(commit: RuntimeCommit, owner: ProcessId | None, ttl_us: int) -> list[Statement]:
-    """Lock, fence, claim, key, rows, events, successors, receipt (COMMIT-SQL)."""
+    """Lock, fence, claim, key, rows, events, successors, a new run, receipt (COMMIT-SQL).
+
+    A new run follows what the fence does to the one before it: a session has at most one that lives.
+    """
     statements: list[Statement] = []
     if commit.session_id is not None:
         statements.append(session.SESSION_LOCK(commit.session_id))
@@ -105,23 +114,28 @@ def build(commit: RuntimeCommit, owner: ProcessId | None, ttl_us: int) -> list[S
         commit_log.COMMIT_INSERT(commit.scope_id, commit.key, command_hash(commit.parts), keys, commit.receipt)
     )
     statements.extend(blob.put(put.blob_id, put.owner_id, put.body, put.media_type) for put in commit.blobs)
+    statements.extend(_puts(commit.puts))
+    run_id: RunId | None = None
+    if commit.fence is not None:
+        run_id = commit.fence.run_id
+        statements.extend(_tail(commit, run_id, owner, ttl_us))
     if commit.accept is not None:
-        statements.extend(_accept(commit))
-    for put in commit.puts:
-        if commit.accept is None or not isinstance(put.after, UserInput):
-            statements.extend(WRITERS[type(put.after)](put.before, put.after))
-    statements.extend(_tail(commit, owner, ttl_us))
+        assert commit.first is not None and commit.deadline is not None, "a new run has rows that move it"
+        statements.extend(_accept(commit.accept, commit.first, commit.deadline))
+        run_id = run_id or commit.accept.run_id
+    if run_id is not None:
+        statements.append(commit_log.RECEIPT(run_id))
     return statements
 
 
-def _accept(commit: RuntimeCommit) -> list[Statement]:
-    """The input must precede the run, which reads its input_head; the tree's rows follow the run."""
-    accept = commit.accept
-    assert accept is not None
-    inputs = [put for put in commit.puts if isinstance(put.after, UserInput)]
-    statements = [statement for put in inputs for statement in session.write_input(None, put.after)]  # type: ignore[arg-type]
-    statements.append(session.SESSION_NEXT_RUN(accept.session_id))
-    statements.append(
+def _puts(puts: tuple[Put, ...]) -> list[Statement]:
+    return [statement for put in puts for statement in WRITERS[type(put.after)](put.before, put.after)]
+
+
+def _accept(accept: RunAccept, first: OutboxRow, deadline: OutboxRow) -> list[Statement]:
+    """The question must precede the run, which reads its place; the tree's rows and what waits follow the run."""
+    return [
+        session.SESSION_NEXT_RUN(accept.session_id),
         run.RUN_INSERT(
             accept.run_id,
             accept.owner_id,
@@ -129,27 +143,46 @@ def _accept(commit: RuntimeCommit) -> list[Statement]:
             accept.release_id,
             accept.max_loops,
             accept.deadline_us,
-            len(commit.events),
+            len(accept.events),
             accept.binding,
             accept.input_id,
+        ),
+        *_puts(accept.puts),
+        session.DELIVERY_BIND(accept.session_id, accept.run_id),
+        *_events(accept.events, accept.run_id),
+        _outbox(first, accept.run_id, None, 0),
+        dispatch.DISPATCH_INSERT_DEADLINE(
+            deadline.dispatch_id,
+            accept.run_id,
+            deadline.successor.step,
+            deadline.version,
+            deadline.successor.key,
+            deadline.queue,
+            deadline.priority,
+        ),
+    ]
+
+
+def _events(events: tuple[Event, ...], run_id: RunId) -> list[Statement]:
+    head = len(events)
+    return [
+        commit_log.EVENT_INSERT(
+            run_id,
+            head - 1 - position,
+            event.kind,
+            canonical_bytes(dict(event.fields)) if event.fields else _NO_FIELDS,
         )
-    )
-    return statements
+        for position, event in enumerate(events)
+    ]
 
 
-def _tail(commit: RuntimeCommit, owner: ProcessId | None, ttl_us: int) -> list[Statement]:
+def _tail(commit: RuntimeCommit, run_id: RunId, owner: ProcessId | None, ttl_us: int) -> list[Statement]:
     statements: list[Statement] = []
-    run_id = RunId(commit.fence.run_id) if commit.fence else (commit.accept.run_id if commit.accept else None)
-    if run_id is None:
-        return statements
     if commit.fence is not None and commit.fence.move is RunMove.STOP:
         statements.extend((dispatch.LOCK_RUN_ROWS(run_id), operation.ATTEMPT_MARK_SENT(run_id)))
     if commit.delete_run_rows:
         statements.append(dispatch.DELETE_RUN_ROWS(run_id))
-    head = len(commit.events)
-    for position, event in enumerate(commit.events):
-        fields = canonical_bytes(dict(event.fields)) if event.fields else _NO_FIELDS
-        statements.append(commit_log.EVENT_INSERT(run_id, head - 1 - position, event.kind, fields))
+    statements.extend(_events(commit.events, run_id))
     statements.extend(_outbox(row, run_id, owner, ttl_us) for row in commit.outbox)
     if commit.delivery is not None:
         row, batch_id = commit.delivery
@@ -167,18 +200,4 @@ def _tail(commit: RuntimeCommit, owner: ProcessId | None, ttl_us: int) -> list[S
                 _WAKE_US,
             )
         )
-    if commit.deadline is not None:
-        row = commit.deadline
-        statements.append(
-            dispatch.DISPATCH_INSERT_DEADLINE(
-                row.dispatch_id,
-                run_id,
-                row.successor.step,
-                row.version,
-                row.successor.key,
-                row.queue,
-                row.priority,
-            )
-        )
-    statements.append(commit_log.RECEIPT(run_id))
     return statements

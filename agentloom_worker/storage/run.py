@@ -214,6 +214,23 @@ RUN_STOP = Template(
     entity="run",
     miss=Miss.LEASE_LOST,
 )
+# A run that takes a new input, or makes room for the next question, knows its input_seq: a prepare or an end that
+# was built without it is built again (RULINGS A6). The commit gives that number later on, under the same lock.
+_NEXT_INPUT = _FENCE_SET + ", input_head = (SELECT s.input_head + 1 FROM session s WHERE s.session_id = run.session_id)"
+RUN_TAKE = Template(
+    "run_take",
+    "run_id:uuid events:int",
+    _NEXT_INPUT + " WHERE run_id = :run_id AND status IN ('queued', 'running')",
+    entity="run",
+    miss=Miss.LEASE_LOST,
+)
+RUN_QUEUE = Template(
+    "run_queue",
+    "run_id:uuid events:int",
+    _NEXT_INPUT + f" WHERE run_id = :run_id AND status IN ({_LIVE_LIST})",
+    entity="run",
+    miss=Miss.LEASE_LOST,
+)
 RUN_CLEANED = Template(
     "run_cleaned",
     "run_id:uuid events:int",
@@ -320,6 +337,8 @@ TEMPLATES = (
     RUN_INPUTS,
     RUN_END,
     RUN_STOP,
+    RUN_TAKE,
+    RUN_QUEUE,
     RUN_CLEANED,
     RUN_LEASES_RENEW,
     GRAPH_INSERT,
@@ -436,6 +455,13 @@ def list_runs(conn: sa.Connection, *, limit: int, live_only: bool, session_id: U
     if session_id is not None:
         query = query.where(run.c.session_id == session_id)
     return [_to_run(row) for row in conn.execute(query)]
+
+
+def find_live_run(conn: sa.Connection, session_id: UUID) -> Run | None:
+    """The session's one run that has not ended, if there is one."""
+    live = run.c.status.in_([str(status) for status in sorted(LIVE)])
+    row = conn.execute(sa.select(run).where(run.c.session_id == session_id, live)).one_or_none()
+    return None if row is None else _to_run(row)
 
 
 def load_standings(conn: sa.Connection, run_ids: list[UUID]) -> dict[RunId, RunStanding]:

@@ -1,9 +1,13 @@
 """Sessions, user inputs and their deliveries."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
 
+from agentloom_worker.domain.operation import Payload
 from agentloom_worker.domain.session import (
     DeliveryState,
     InputKind,
@@ -14,7 +18,8 @@ from agentloom_worker.domain.session import (
     UserInput,
     UserInputDelivery,
 )
-from agentloom_worker.ids import OwnerId, SessionId
+from agentloom_worker.ids import BlobId, DeliveryId, InputId, OperationId, OwnerId, ReleaseId, RunId, SessionId
+from agentloom_worker.limits import QUEUED_QUESTIONS_MAX
 from agentloom_worker.storage.owner import owner
 from agentloom_worker.storage.tables import HOT, Bytes, Instant, metadata, one_of
 from agentloom_worker.storage.template import Miss, Statement, Template
@@ -166,6 +171,25 @@ DELIVERY_BIND = Template(
     "UPDATE user_input_delivery SET target_run_id = :run_id, revision = revision + 1"
     " WHERE session_id = :session_id AND target_run_id IS NULL AND state = 'pending'",
 )
+# An input waits for the next run only where no run can take it: asked under the session's lock, so that none begins.
+SESSION_UNTAKEN = Template(
+    "session_untaken",
+    "session_id:uuid",
+    "SELECT 1 FROM session s WHERE s.session_id = :session_id AND NOT EXISTS"
+    " (SELECT 1 FROM run r WHERE r.session_id = s.session_id AND r.status IN ('queued', 'running'))",
+    entity="session.run",
+    miss=Miss.REVISION_CONFLICT,
+    reads=True,
+)
+QUEUE_ROOM = Template(
+    "queued_question_room",
+    "session_id:uuid limit:int",
+    "SELECT 1 FROM session s WHERE s.session_id = :session_id AND"
+    " (SELECT count(*) FROM queued_question q WHERE q.session_id = s.session_id AND q.state = 'queued') < :limit",
+    entity="session.queue",
+    miss=Miss.REVISION_CONFLICT,
+    reads=True,
+)
 QUEUE_INSERT = Template(
     "queued_question_insert",
     "input_id:uuid session_id:uuid front:bool release_id:uuid",
@@ -190,6 +214,8 @@ TEMPLATES = (
     DELIVERY_INSERT,
     DELIVERY_MOVE,
     DELIVERY_BIND,
+    SESSION_UNTAKEN,
+    QUEUE_ROOM,
     QUEUE_INSERT,
     QUEUE_MOVE,
 )
@@ -206,13 +232,13 @@ def write_input(before: UserInput | None, after: UserInput) -> list[Statement]:
 
 
 def write_delivery(before: UserInputDelivery | None, after: UserInputDelivery) -> list[Statement]:
-    """Insert, or move by compare-and-set on the revision."""
+    """Insert (one that is to wait only where no run can take it), or move by compare-and-set on the revision."""
     if before is None:
-        return [
-            DELIVERY_INSERT(
-                after.delivery_id, after.input_id, after.session_id, after.target_run_id, after.previous_delivery_id
-            )
-        ]
+        insert = DELIVERY_INSERT(
+            after.delivery_id, after.input_id, after.session_id, after.target_run_id, after.previous_delivery_id
+        )
+        new = after.target_run_id is None and after.previous_delivery_id is None
+        return [SESSION_UNTAKEN(after.session_id), insert] if new else [insert]
     return [
         DELIVERY_MOVE(
             after.delivery_id,
@@ -228,9 +254,12 @@ def write_delivery(before: UserInputDelivery | None, after: UserInputDelivery) -
 
 
 def write_queued(before: QueuedQuestion | None, after: QueuedQuestion) -> list[Statement]:
-    """Queue behind the others, or before them all (`place` < 0); leave the queue once."""
+    """Queue behind the others, or before them all (`place` < 0), while there is room; leave the queue once."""
     if before is None:
-        return [QUEUE_INSERT(after.input_id, after.session_id, after.place < 0, after.release_id)]
+        return [
+            QUEUE_ROOM(after.session_id, QUEUED_QUESTIONS_MAX),
+            QUEUE_INSERT(after.input_id, after.session_id, after.place < 0, after.release_id),
+        ]
     return [QUEUE_MOVE(after.input_id, str(after.state), after.run_id)]
 
 
@@ -254,6 +283,100 @@ def load_session(conn: sa.Connection, session_id: UUID) -> Session | None:
     return Session(SessionId(row[0]), OwnerId(row[1]), row[2], row[3], row[4], OnBusy(row[5]))
 
 
-def find_input_seq(conn: sa.Connection, input_id: UUID) -> int | None:
-    """The input_seq of an input."""
-    return conn.execute(sa.select(user_input.c.input_seq).where(user_input.c.input_id == input_id)).scalar()
+@dataclass(frozen=True, slots=True)
+class StoredInput:
+    """An input as it came, with the time in microseconds."""
+
+    input: UserInput
+    received_at: int
+
+
+def load_input(conn: sa.Connection, input_id: UUID) -> StoredInput | None:
+    """One input."""
+    row = conn.execute(sa.select(user_input).where(user_input.c.input_id == input_id)).one_or_none()
+    return None if row is None else _to_input(row)
+
+
+def list_inputs(conn: sa.Connection, session_id: UUID, *, after: int, limit: int) -> list[StoredInput]:
+    """A page of a session's inputs above an input_seq, in order."""
+    query = (
+        sa.select(user_input)
+        .where(user_input.c.session_id == session_id, user_input.c.input_seq > after)
+        .order_by(user_input.c.input_seq)
+        .limit(limit)
+    )
+    return [_to_input(row) for row in conn.execute(query)]
+
+
+def _to_input(row: Any) -> StoredInput:
+    body = Payload(bytes(row.body) if row.body is not None else None, BlobId(row.blob_id) if row.blob_id else None)
+    origin = RunId(row.origin_run_id) if row.origin_run_id else None
+    kind = InputKind(row.kind)
+    stored = UserInput(InputId(row.input_id), SessionId(row.session_id), row.input_seq, origin, kind, body)
+    return StoredInput(stored, row.received_at)
+
+
+def to_delivery(row: Any) -> UserInputDelivery:
+    """A row of the table."""
+    return UserInputDelivery(
+        DeliveryId(row.delivery_id),
+        InputId(row.input_id),
+        SessionId(row.session_id),
+        RunId(row.target_run_id) if row.target_run_id else None,
+        DeliveryState(row.state),
+        row.revision,
+        OperationId(row.operation_id) if row.operation_id else None,
+        row.context_seq,
+        row.first_output_receipt,
+        row.delivered_at,
+        DeliveryId(row.previous_delivery_id) if row.previous_delivery_id else None,
+    )
+
+
+def list_deliveries(conn: sa.Connection, input_ids: Sequence[UUID]) -> list[UserInputDelivery]:
+    """Every delivery of some inputs, in no order: `previous_delivery_id` says which follows which."""
+    table = user_input_delivery
+    return [to_delivery(row) for row in conn.execute(sa.select(table).where(table.c.input_id.in_(input_ids)))]
+
+
+def list_waiting(conn: sa.Connection, session_id: UUID) -> list[UserInputDelivery]:
+    """What waits for the session's next run, in the order in which it came."""
+    table = user_input_delivery
+    query = (
+        sa.select(table)
+        .join(user_input, user_input.c.input_id == table.c.input_id)
+        .where(table.c.session_id == session_id, table.c.target_run_id.is_(None))
+        .where(table.c.state == str(DeliveryState.PENDING))
+        .order_by(user_input.c.input_seq)
+    )
+    return [to_delivery(row) for row in conn.execute(query)]
+
+
+def to_queued(row: Any) -> QueuedQuestion:
+    """A row of the table."""
+    return QueuedQuestion(
+        InputId(row.input_id),
+        SessionId(row.session_id),
+        row.place,
+        ReleaseId(row.release_id),
+        QueueState(row.state),
+        RunId(row.run_id) if row.run_id else None,
+    )
+
+
+def list_queue(conn: sa.Connection, session_id: UUID, *, limit: int) -> list[QueuedQuestion]:
+    """The questions that wait for the session's live run to end, the next one first."""
+    table = queued_question
+    query = (
+        sa.select(table)
+        .where(table.c.session_id == session_id, table.c.state == str(QueueState.QUEUED))
+        .order_by(table.c.place)
+        .limit(limit)
+    )
+    return [to_queued(row) for row in conn.execute(query)]
+
+
+def find_queued(conn: sa.Connection, input_ids: Sequence[UUID]) -> list[QueuedQuestion]:
+    """What became of those of some inputs that were ever queued."""
+    query = sa.select(queued_question).where(queued_question.c.input_id.in_(input_ids))
+    return [to_queued(row) for row in conn.execute(query)]

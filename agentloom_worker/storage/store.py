@@ -61,9 +61,12 @@ class Store(Claims, Slices, Clients, Upkeep):
     # -- commits -------------------------------------------------------------------------------------
 
     def commit(self, commit: RuntimeCommit, process_id: ProcessId | None, ttl_us: int) -> CommitReceipt | None:
-        """Apply one RuntimeCommit. Raises NotAppliedError or PersistenceUnavailableError (driver.py)."""
+        """Apply one RuntimeCommit; the receipt is of the run that it is about, None where it is about none.
+
+        Raises NotAppliedError or PersistenceUnavailableError (driver.py).
+        """
         row = self.driver.apply(build(commit, process_id, ttl_us))
-        if row is None:
+        if row is None or (commit.fence is None and commit.accept is None):
             return None
         status, event_head, input_head, epoch, now = row
         return CommitReceipt(RunStatus(str(status)), int(event_head), int(input_head), int(epoch), int(now))  # type: ignore[call-overload]

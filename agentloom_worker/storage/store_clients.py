@@ -1,14 +1,17 @@
 """The store's part of clients: sessions, owners, releases, runs and their events."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
 from agentloom_worker.domain.blob import blob_id_of
 from agentloom_worker.domain.run import Run, RunEvent
-from agentloom_worker.domain.session import OnBusy, Session
-from agentloom_worker.ids import OwnerId, ReleaseId, SessionId
+from agentloom_worker.domain.session import OnBusy, QueuedQuestion, Session, UserInputDelivery
+from agentloom_worker.ids import InputId, OwnerId, ReleaseId, SessionId
+from agentloom_worker.limits import QUEUED_QUESTIONS_MAX
 from agentloom_worker.storage import blob, commit_log, owner, run, session
 from agentloom_worker.storage.access import Access
+from agentloom_worker.storage.session import StoredInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +32,40 @@ class Clients(Access):
         with self.read() as conn:
             return session.load_session(conn, session_id)
 
-    def find_input_seq(self, input_id: UUID) -> int | None:
-        """The input_seq that a commit gave to an input."""
+    def find_live_run(self, session_id: UUID) -> Run | None:
+        """The session's one run that has not ended, if there is one."""
         with self.read() as conn:
-            return session.find_input_seq(conn, input_id)
+            return run.find_live_run(conn, session_id)
+
+    def load_input(self, input_id: UUID) -> StoredInput | None:
+        """One input."""
+        with self.read() as conn:
+            return session.load_input(conn, input_id)
+
+    def list_inputs(self, session_id: UUID, *, after: int = 0, limit: int) -> list[StoredInput]:
+        """A page of a session's inputs above an input_seq."""
+        with self.read() as conn:
+            return session.list_inputs(conn, session_id, after=after, limit=limit)
+
+    def list_deliveries(self, input_ids: Sequence[InputId]) -> list[UserInputDelivery]:
+        """Every delivery of some inputs, in no order."""
+        with self.read() as conn:
+            return session.list_deliveries(conn, input_ids)
+
+    def list_waiting(self, session_id: UUID) -> list[UserInputDelivery]:
+        """What waits for the session's next run, in order."""
+        with self.read() as conn:
+            return session.list_waiting(conn, session_id)
+
+    def list_queue(self, session_id: UUID, *, limit: int = QUEUED_QUESTIONS_MAX) -> list[QueuedQuestion]:
+        """The questions that wait for the session's live run to end, the next one first."""
+        with self.read() as conn:
+            return session.list_queue(conn, session_id, limit=limit)
+
+    def find_queued(self, input_ids: Sequence[InputId]) -> list[QueuedQuestion]:
+        """What became of those of some inputs that were ever queued."""
+        with self.read() as conn:
+            return session.find_queued(conn, input_ids)
 
     def open_session(self, session_id: SessionId, owner_id: OwnerId, on_busy: OnBusy = OnBusy.REJECT) -> None:
         """Insert a session."""

@@ -16,8 +16,8 @@ from agentloom_worker.domain.run import (
     Run,
     RunStanding,
 )
-from agentloom_worker.domain.session import DeliveryState, InputKind, PendingInput, UserInputDelivery
-from agentloom_worker.ids import DeliveryId, InputId, OperationId, RunId, SessionId
+from agentloom_worker.domain.session import DeliveryState, InputKind, PendingInput
+from agentloom_worker.ids import OperationId, RunId
 from agentloom_worker.storage import context, operation, run, session
 from agentloom_worker.storage.access import Access
 from agentloom_worker.storage.context import ViewRow
@@ -106,21 +106,8 @@ class Slices(Access):
     def _load_inputs(self, conn: sa.Connection, loaded: Run) -> tuple[PendingInput, ...]:
         found = []
         for row in conn.execute(_INPUTS, {"run_id": loaded.run_id}):
-            held = UserInputDelivery(
-                DeliveryId(row.delivery_id),
-                InputId(row.input_id),
-                SessionId(row.session_id),
-                RunId(row.target_run_id),
-                DeliveryState(row.state),
-                row.revision,
-                OperationId(row.operation_id) if row.operation_id else None,
-                row.context_seq,
-                row.first_output_receipt,
-                row.delivered_at,
-                DeliveryId(row.previous_delivery_id) if row.previous_delivery_id else None,
-            )
             body = bytes(row.body) if row.body is not None else self.read_blob(conn, loaded.owner_id, row.blob_id)
-            found.append(PendingInput(held, row.input_seq, body, InputKind(row.kind)))
+            found.append(PendingInput(session.to_delivery(row), row.input_seq, body, InputKind(row.kind)))
         return tuple(found)
 
     def load_view_rows(self, context_id: UUID, *, after_seq: int, revision: int, limit: int) -> list[ViewRow]:

@@ -23,18 +23,34 @@ class Command(BaseModel):
 
 
 class OpenSession(Command):
-    """`agentloom.open_session`: a session of an agent. The sender makes its id, so that a repetition is the same."""
+    """`agentloom.open_session`: a session of an agent. The sender makes its id, so that a repetition is the same.
+
+    `on_busy` says what becomes of a question while a run of the session lives.
+    """
 
     agent_id: str
     session_id: UUID
+    on_busy: Literal["reject", "supplement", "enqueue", "interrupt"] = "reject"
 
 
 class SubmitInput(Command):
-    """`agentloom.submit_input`: a user's words become a run. Without a release, the agent's newest."""
+    """`agentloom.submit_input`: a user's words. A question becomes a run; without a release, the agent's newest.
+
+    A supplement goes to the live run or waits for the next one; `send` is that where a run can take it, else a
+    question.
+    """
 
     session_id: UUID
     text: str
+    kind: Literal["question", "supplement", "send"] = "question"
     release_id: UUID | None = None
+
+
+class WithdrawInput(Command):
+    """`agentloom.withdraw_input`: take a question back that waits in its session's queue; again changes nothing."""
+
+    session_id: UUID
+    input_id: UUID
 
 
 class StopRun(Command):
@@ -52,6 +68,7 @@ class PublishRelease(Command):
 COMMANDS: dict[str, type[Command]] = {
     "open_session": OpenSession,
     "submit_input": SubmitInput,
+    "withdraw_input": WithdrawInput,
     "stop_run": StopRun,
     "publish_release": PublishRelease,
 }

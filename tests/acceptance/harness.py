@@ -26,7 +26,7 @@ from agentloom_worker.runtime.ports import Ports, Settings
 from agentloom_worker.runtime.publish import publish_release
 from agentloom_worker.runtime.request import rebuild_request
 from agentloom_worker.runtime.slice import load_owned_release, load_response
-from tests.factories import release_document
+from tests.factories import release_document, run_of_receipt
 from tests.simulator import Worker, make_worker
 
 WAIT_S = 60.0
@@ -72,7 +72,7 @@ def ask(ports: Ports, document: dict[str, Any], text: str = "What now?", *, sess
         ports.store.open_session(session_id, owner)
     session = ports.store.load_session(session_id)
     assert session is not None
-    return accept_question(ports, session, text, None, str(ports.ids.new())).run_id
+    return run_of_receipt(accept_question(ports, session, text, None, str(ports.ids.new())))
 
 
 def http_release(model: DevModel, tools: dict[str, Any] | None = None, **overrides: Any) -> dict[str, Any]:

@@ -18,6 +18,32 @@ class Requirement:
 
 
 REQUIREMENTS = {
+    "C02": Requirement(
+        "seed 004, 14.4",
+        "delivery; the history is not built yet",
+        (
+            "acceptance/test_inputs.py::test_C02_five_supplements_are_five_inputs_of_one_run_and_reach_its_next_loop_in_order",
+        ),
+    ),
+    "C07": Requirement(
+        "seed 004, 14.4",
+        "what delivers an input",
+        (
+            "acceptance/test_inputs.py::test_C07_what_is_no_output_delivers_nothing_and_an_empty_answer_delivers",
+            "acceptance/test_inputs.py::test_L13_C07_a_first_output_delivers_though_its_response_never_becomes_whole",
+        ),
+    ),
+    "C08": Requirement(
+        "seed 004, 14.4",
+        "all",
+        (
+            "integration/test_races_inputs.py::test_C08_a_first_output_and_the_end_of_the_run_in_both_orders",
+            "integration/test_races_inputs.py::test_C08_a_first_output_that_is_saved_before_the_end_is_not_carried",
+            "integration/test_races_inputs.py::test_C08_a_supplement_and_the_end_of_the_run_in_both_orders",
+            "integration/test_races_inputs.py::test_C08_an_end_before_the_first_output_is_not_undone_by_it",
+            "integration/test_races_inputs.py::test_C08_on_sqlite_threads_that_race_leave_each_supplement_in_one_place",
+        ),
+    ),
     "C10": Requirement(
         "seed 004, 14.4",
         "accepting: saved but not appended, one record, one ticket, one batch",
@@ -41,6 +67,14 @@ REQUIREMENTS = {
         (
             "acceptance/test_recovery.py::test_C15_L21_a_model_answer_that_was_saved_is_not_asked_for_again",
             "acceptance/test_recovery.py::test_C15_L21_a_tool_result_that_was_saved_is_not_called_for_again",
+        ),
+    ),
+    "C17": Requirement(
+        "seed 004, 14.4",
+        "all but what compaction adds",
+        (
+            "acceptance/test_inputs.py::test_C17_A5_a_supplement_that_the_final_answer_leaves_is_carried_and_starts_nothing",
+            "acceptance/test_inputs.py::test_C17_a_supplement_after_the_cutoff_waits_for_the_next_loop",
         ),
     ),
     "C18": Requirement(
@@ -70,6 +104,18 @@ REQUIREMENTS = {
             "unit/capabilities/test_result.py::test_C19_slices_one_after_the_other_are_the_whole_text",
             "unit/capabilities/test_result.py::test_C19_structured_result_is_previewed_as_json_text",
         ),
+    ),
+    "L12": Requirement(
+        "seed 000, 12, row 12",
+        "all",
+        (
+            "acceptance/test_inputs.py::test_L12_a_claimed_supplement_without_a_first_output_goes_to_the_next_question_once",
+        ),
+    ),
+    "L13": Requirement(
+        "seed 000, 12, row 13",
+        "all",
+        ("acceptance/test_inputs.py::test_L13_C07_a_first_output_delivers_though_its_response_never_becomes_whole",),
     ),
     "L21": Requirement(
         "seed 000, 12, row 21",

@@ -241,6 +241,8 @@ ALLOWED = {
     RunMove.START: LIVE_MOVES,
     RunMove.STOP: LIVE_MOVES,
     RunMove.END: LIVE_MOVES | {RunStatus.STOPPING},
+    RunMove.TAKE: LIVE_MOVES,
+    RunMove.QUEUE: LIVE_MOVES | {RunStatus.STOPPING},
     RunMove.CLEANED: TERMINAL,
 }
 AFTER = {RunMove.START: RunStatus.RUNNING, RunMove.STOP: RunStatus.STOPPING, RunMove.END: RunStatus.CANCELLED}

@@ -43,7 +43,7 @@ class Strike:
 class Work:
     """A claimed row: its step, and for an effect the attempt that it would make. Loops count from 1.
 
-    `first` says whether this claim may begin the effect (RULINGS A1).
+    `first` says whether this claim may begin the effect (RULINGS A1). `run_no` counts the session's runs.
     """
 
     step: str
@@ -52,6 +52,7 @@ class Work:
     ordinal: int | None = None
     attempt_no: int = 0
     first: bool = True
+    run_no: int = 1
 
 
 @dataclass(frozen=True)
@@ -112,8 +113,10 @@ class Outcome:
 
     `transcript` holds the messages of the last frozen request, rebuilt from its recipe: those of an earlier
     loop are its beginning. `effects` by operation and `arrivals` by loop were counted outside the processes,
-    as was what the driver found `parked`. What dice and deaths decide is not compared: `delays_ms` before
-    attempts, by the code that caused them, the last process's `tape`, and the `errors` that its steps logged.
+    as was what the driver found `parked`. `following` are the session's later runs; `supplements` are, in the order
+    in which they came, each one's deliveries: the number of its run (0: it waits for one) and the state. What dice
+    and deaths decide is not compared: `delays_ms` before attempts, by the code that caused them, the last process's
+    `tape`, and the `errors` that its steps logged.
     """
 
     status: str
@@ -132,6 +135,8 @@ class Outcome:
     rows_left: tuple[str, ...]
     parked: tuple[str, ...] = ()
     findings: tuple[str, ...] = ()
+    following: tuple["Outcome", ...] = ()
+    supplements: tuple[tuple[tuple[int, str], ...], ...] = ()
     delays_ms: tuple[tuple[str, int], ...] = field(default=(), compare=False)
     tape: tuple[Hit, ...] = field(default=(), compare=False)
     errors: tuple[str, ...] = field(default=(), compare=False)

@@ -86,6 +86,38 @@ def promise(base: Outcome, hit: Hit, setup: Setup) -> Outcome:
     promised = LOST[work.kind, policy_of(base, work, setup)]
     if promised == "nothing":
         return base
+    part = replace(part_of(base, work), following=(), supplements=())
+    changed = _promise_of_run(part, replace(work, run_no=1), death, promised, setup)
+    return _in_session(base, work, changed, setup)
+
+
+def part_of(base: Outcome, work: Work) -> Outcome:
+    """The run that a claim is of."""
+    return base if work.run_no == 1 else base.following[work.run_no - 2]
+
+
+def _in_session(base: Outcome, work: Work, changed: Outcome, setup: Setup) -> Outcome:
+    """The other runs of the session when one of them has changed.
+
+    A question and a supplement that its script has sent come all the same; what it was not asked for, it did not send.
+    What a run's requests claimed and no output delivered is carried on, and waits where no run follows.
+    """
+    runs = [base, *base.following]
+    runs[work.run_no - 1] = changed
+    supplements = base.supplements
+    if work.run_no == 1:
+        said = SCENARIOS[setup.scenario].asks_at & {loop_no for loop_no, count in changed.arrivals if count}
+        runs = runs[: 1 + len(said)]
+        supplements = supplements if said else ()
+    elif changed.delivery != "delivered":
+        supplements = tuple(
+            (*chain[:-1], (work.run_no, "carried"), (0, "pending")) if chain[-1][0] == work.run_no else chain
+            for chain in supplements
+        )
+    return replace(runs[0], following=tuple(runs[1:]), supplements=supplements)
+
+
+def _promise_of_run(base: Outcome, work: Work, death: Death, promised: Promise, setup: Setup) -> Outcome:
     lost = _operation(base, work)
     if death.ended and lost.code in (Code.RUN_STOPPED, Code.RUN_DEADLINE_EXCEEDED):
         return _ended_meanwhile(base, lost)
@@ -122,7 +154,9 @@ def policy_of(base: Outcome, work: Work, setup: Setup) -> Action | None:
 
 
 def _operation(base: Outcome, work: Work) -> OperationSeen:
-    (found,) = (operation for operation in base.operations if operation.name == (work.loop_no, work.ordinal))
+    (found,) = (
+        operation for operation in part_of(base, work).operations if operation.name == (work.loop_no, work.ordinal)
+    )
     return found
 
 
@@ -275,7 +309,7 @@ def differences(expected: Outcome, found: Outcome) -> list[str]:
     """Where an outcome is not the promised one; its events are held against itself (`inconsistencies`)."""
     names = [
         "status", "code", "answer", "cleanup", "loops_used", "loops_reserved", "transcript", "operations",
-        "delivery", "delivered_by", "effects", "arrivals", "rows_left", "parked",
+        "delivery", "delivered_by", "effects", "arrivals", "rows_left", "parked", "supplements",
     ]  # fmt: skip
     problems = []
     for name in names:
@@ -288,6 +322,10 @@ def differences(expected: Outcome, found: Outcome) -> list[str]:
             problems.append(f"{name}: missing {missing}, instead {extra}")
         else:
             problems.append(f"{name}: promised {wanted!r}, found {got!r}")
+    if len(expected.following) != len(found.following):
+        problems.append(f"{len(expected.following)} more runs promised, found {len(found.following)}")
+    for run_no, (one, other) in enumerate(zip(expected.following, found.following, strict=False), 2):
+        problems += [f"run {run_no}: {problem}" for problem in differences(one, other)]
     return problems
 
 
@@ -316,6 +354,8 @@ def inconsistencies(found: Outcome) -> list[str]:
         allowed = 1 + (one.kind == "tool" and TOOL_UNKNOWN.get(one.capability) == "retry")
         if effects.get(one.name, 0) > allowed:
             problems.append(f"{one.capability} of {one.name} happened {effects[one.name]} times")
+    for run_no, other in enumerate(found.following, 2):
+        problems += [f"run {run_no}: {problem}" for problem in inconsistencies(other)]
     return problems
 
 

@@ -23,14 +23,16 @@ from agentloom_worker.canonical import sha256_hex
 from agentloom_worker.clock import US, ManualClock
 from agentloom_worker.domain.dispatch import Claim
 from agentloom_worker.domain.operation import OperationKind
+from agentloom_worker.domain.session import OnBusy
 from agentloom_worker.ids import DispatchId, ProcessId, RunId, SessionId
 from agentloom_worker.llm.adapters.scripted import ScriptedRequest, ScriptedTurn
-from agentloom_worker.runtime.accept import accept_question, stop_run
+from agentloom_worker.runtime.accept import Sending, accept_input, accept_question, stop_run
 from agentloom_worker.runtime.ports import Ports, Settings
 from agentloom_worker.runtime.publish import publish_release
 from agentloom_worker.runtime.step import StepRunner
 from agentloom_worker.runtime.table import STEPS, EffectStep
 from agentloom_worker.storage.schema import metadata
+from agentloom_worker.storage.store import Store
 from tests.crash.case import Case, Hit, Outcome, Setup, Strike, Work
 from tests.crash.scenarios import SCENARIOS, Mischief, Scenario, View
 from tests.crash.sight import see_outcome
@@ -143,10 +145,41 @@ class Script:
     def __call__(self, request: ScriptedRequest) -> ScriptedTurn:
         messages = request.body["messages"]
         digest = hash_of(request.call.body)
-        view = View(messages, 1 + self._ledger.count("bytes", digest))
+        view = View(messages, 1 + self._ledger.count("bytes", digest), *self._place())
         self._ledger.note("bytes", digest)
-        self._ledger.note("arrival", view.loop_no)
+        self._ledger.note("arrival", view.run_no, view.loop_no)
         return self._scenario.answer(view, self)
+
+    def _place(self) -> tuple[int, int | None]:
+        """The run and the loop that ask, where the session has several runs."""
+        if self._scenario.on_busy is None:
+            return 1, None
+        store = self._store()
+        run = store.find_live_run(self._session_id())
+        assert run is not None
+        rows = store.load_slice(run.run_id)
+        assert rows is not None
+        return run.run_no, rows.node.continuation.loop_no
+
+    def _store(self) -> Store:
+        assert self.worker is not None
+        return self.worker.ports.store
+
+    def _session_id(self) -> SessionId:
+        assert self.run_id is not None
+        first = self._store().load_run(self.run_id)
+        assert first is not None
+        return first.session_id
+
+    def say(self, sending: Sending, text: str) -> None:
+        """As a client would, and then this process hears of a stop, as its keeper would within 500 ms."""
+        assert self.worker is not None
+        client = make_ports(self._store().url, clock=self.worker.clock, pool_size=2)
+        session = client.store.load_session(self._session_id())
+        assert session is not None
+        accept_input(client, session, sending, text, None, text)
+        client.store.close()
+        self.worker.keeper.poll_control()
 
     def stop(self) -> None:
         """Over a store of its own; then this process hears of it, as its keeper would within 500 ms."""
@@ -175,7 +208,7 @@ def ask(ports: Ports, setup: Setup) -> None:
     if session is None:
         owner = ports.store.find_owner("assistant")
         assert owner is not None
-        ports.store.open_session(SESSION, owner)
+        ports.store.open_session(SESSION, owner, SCENARIOS[setup.scenario].on_busy or OnBusy.REJECT)
         session = ports.store.load_session(SESSION)
     assert session is not None
     accept_question(ports, session, QUESTION, None, "question")
@@ -234,15 +267,21 @@ def live(case: Case, life: int, stead: Stead) -> Outcome:
     faults.install(trigger)
     if scenario.asks:
         ask(worker.ports, case.setup)
-    script.run_id = worker.ports.store.list_runs(limit=1)[0].run_id
+    script.run_id = _run_ids(worker.ports)[0]
     _drive(worker, stead, case.operator or scenario.parks)
     faults.install(None)
     if strike is not None and not trigger.struck:
         raise AssertionError(f"life {life} never came to {strike}")
-    tape = _tape(worker.ports, script.run_id, trigger)
-    outcome = see_outcome(worker.ports, script.run_id, stead.ledger, tape)
+    run_ids = _run_ids(worker.ports)
+    tape = _tape(worker.ports, run_ids, trigger)
+    outcome = see_outcome(worker.ports, run_ids, stead.ledger, tape)
     worker.close()
     return replace(outcome, errors=tuple(errors))
+
+
+def _run_ids(ports: Ports) -> list[RunId]:
+    """The runs of the one session, in the order of their creation."""
+    return [run.run_id for run in sorted(ports.store.list_runs(), key=lambda run: run.run_no)]
 
 
 class _Errors(logging.Handler):
@@ -300,10 +339,11 @@ def _drive(worker: Worker, stead: Stead, operator: bool) -> None:
     raise AssertionError("rows park again and again")
 
 
-def _tape(ports: Ports, run_id: RunId, trigger: Trigger) -> tuple[Hit, ...]:
+def _tape(ports: Ports, run_ids: list[RunId], trigger: Trigger) -> tuple[Hit, ...]:
     """Each hit with what was claimed at that moment: the row held, or the successor that its commit claimed."""
-    kinds: dict[UUID, tuple[OperationKind, int, int | None]] = {
-        operation.operation_id: (operation.kind, operation.loop_no, operation.ordinal)
+    kinds: dict[UUID, tuple[OperationKind, int, int | None, int]] = {
+        operation.operation_id: (operation.kind, operation.loop_no, operation.ordinal, run_no)
+        for run_no, run_id in enumerate(run_ids, 1)
         for operation in ports.store.list_operations(run_id)
     }
 
@@ -312,9 +352,9 @@ def _tape(ports: Ports, run_id: RunId, trigger: Trigger) -> tuple[Hit, ...]:
             return None
         if not isinstance(STEPS[claim.step], EffectStep):
             return Work(claim.step, "pure", first=claim.first)
-        kind, loop_no, ordinal = kinds[claim.subject_id]
+        kind, loop_no, ordinal, run_no = kinds[claim.subject_id]
         number = int(claim.key.partition(":")[2])
-        return Work(claim.step, kind.value, loop_no, ordinal, number, claim.first)
+        return Work(claim.step, kind.value, loop_no, ordinal, number, claim.first, run_no)
 
     tape: list[Hit] = []
     for index, (point, detail, nth, claim) in enumerate(trigger.hits):

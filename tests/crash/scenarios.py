@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from agentloom_worker.domain.model import Category, Executed, Failure, Partial
 from agentloom_worker.domain.policy import RetryClass
+from agentloom_worker.domain.session import OnBusy
 from agentloom_worker.errors import Code
 from agentloom_worker.llm.adapters.scripted import (
     CallsTurn,
@@ -21,6 +22,7 @@ from agentloom_worker.llm.adapters.scripted import (
     StallTurn,
     TextTurn,
 )
+from agentloom_worker.runtime.accept import Sending
 from tests.crash.case import Action
 from tests.factories import python_tool, release_document
 
@@ -52,17 +54,28 @@ class Stage(Protocol):
         """Stop the run over a second connection, and let the process hear of it."""
         ...
 
+    def say(self, sending: Sending, text: str) -> None:
+        """Send words over a second connection, under the words' own key; the process hears of a stop."""
+        ...
+
 
 @dataclass(frozen=True)
 class View:
-    """What a script answers to. `arrival` says how often these bytes have come, this time included."""
+    """What a script answers to. `arrival` says how often these bytes have come, this time included.
+
+    `run_no` and `at_loop` are looked up where a session has several runs; elsewhere the messages tell the loop.
+    """
 
     messages: Sequence[dict[str, Any]]
     arrival: int
+    run_no: int = 1
+    at_loop: int | None = None
 
     @property
     def loop_no(self) -> int:
         """The loop that this request belongs to."""
+        if self.at_loop is not None:
+            return self.at_loop
         return 1 + sum(message["role"] == "assistant" for message in self.messages)
 
     @property
@@ -93,6 +106,7 @@ class Scenario:
 
     `asks`: nothing is there at first, and each process begins as the client, which publishes, opens its session
     and asks under the same key as ever (RULINGS R6).
+    `on_busy` says that the user speaks again: at `asks_at`, loops of the first run, a question each.
     """
 
     name: str
@@ -105,6 +119,8 @@ class Scenario:
     asks: bool = False
     output_schema: dict[str, Any] | None = None
     mischief: Mischief | None = None
+    on_busy: OnBusy | None = None
+    asks_at: frozenset[int] = frozenset()
 
     def answer(self, view: View, stage: Stage) -> ScriptedTurn:
         """The script with its turn for unknown outcomes; a busy endpoint refuses each request once."""
@@ -229,6 +245,35 @@ def _corrected(view: View, _stage: Stage) -> ScriptedTurn:
     return TextTurn(["", '{"answer": 42}', '{"answer": "Forty-two."}'][view.loop_no - 1])
 
 
+def _carried(view: View, stage: Stage) -> ScriptedTurn:
+    """The supplement comes while the final answer is on its way, and so does the question that takes it along."""
+    if view.run_no == 2:
+        return _calls(1, _look("north")) if view.loop_no == 1 else TextTurn("All of it.")
+    stage.say(Sending.SUPPLEMENT, "And the north?")
+    stage.say(Sending.QUESTION, "What else?")
+    return TextTurn("Forty-two.")
+
+
+def _enqueued(view: View, stage: Stage) -> ScriptedTurn:
+    """One question waits while a call is made, another one during the answer."""
+    if view.run_no > 1:
+        return TextTurn(f"Answer {view.run_no}.")
+    if view.loop_no == 1:
+        stage.say(Sending.QUESTION, "And then?")
+        return _calls(1, _look("north"))
+    stage.say(Sending.QUESTION, "And after that?")
+    return TextTurn("Answer 1.")
+
+
+def _interrupted(view: View, stage: Stage) -> ScriptedTurn:
+    if view.run_no == 2:
+        return TextTurn("Something else.")
+    if view.loop_no == 1:
+        return _calls(1, _look("north"))
+    stage.say(Sending.QUESTION, "Something else!")
+    return StallTurn("I was about to say")
+
+
 def _raise_behind_effects(_step: str, effect: bool, before: int, _operator: bool) -> bool:
     """Fused, every tail behind an effect raises; where no tail is fused, each pure step raises once by itself."""
     return effect or before == 0
@@ -254,5 +299,10 @@ SCENARIOS = {
         Scenario("asked", _plain, asks=True),
         Scenario("corrected", _corrected, output_schema=ANSWER_SCHEMA),
         Scenario("large", _large, ("print_large", "print_huge")),
+        Scenario("carried", _carried, ("look",), on_busy=OnBusy.ENQUEUE, asks_at=frozenset({1})),
+        Scenario("enqueued", _enqueued, ("look",), steadfast=True, on_busy=OnBusy.ENQUEUE, asks_at=frozenset({1, 2})),
+        Scenario(
+            "interrupted", _interrupted, ("look",), steadfast=True, on_busy=OnBusy.INTERRUPT, asks_at=frozenset({2})
+        ),
     )
 }

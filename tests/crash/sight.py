@@ -4,17 +4,19 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
 
 from agentloom_worker.canonical import sha256_hex
 from agentloom_worker.domain.operation import Operation
+from agentloom_worker.domain.session import InputKind, UserInput
 from agentloom_worker.ids import RunId
 from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.runtime.request import rebuild_request
 from agentloom_worker.runtime.slice import load_response
-from agentloom_worker.storage.session import user_input_delivery
+from agentloom_worker.storage.session import user_input, user_input_delivery
 from tests.crash.case import AttemptSeen, Hit, Message, OperationSeen, Outcome
 from tests.crash.tools import Ledger
 from tests.crash.verdict import audit_findings
@@ -25,8 +27,34 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 _VARIABLE_FIELDS = frozenset({"delay_ms"})
 
 
-def see_outcome(ports: Ports, run_id: RunId, ledger: Ledger, tape: tuple[Hit, ...]) -> Outcome:
-    """Everything that a promise is about."""
+def see_outcome(ports: Ports, run_ids: list[RunId], ledger: Ledger, tape: tuple[Hit, ...]) -> Outcome:
+    """Everything that a promise is about: the session's first run, and those that followed it."""
+    first, *later = [_see_run(ports, run_id, run_no, ledger, tape) for run_no, run_id in enumerate(run_ids, 1)]
+    return replace(first, following=tuple(later), supplements=_supplements(ports, run_ids))
+
+
+def _supplements(ports: Ports, run_ids: list[RunId]) -> tuple[tuple[tuple[int, str], ...], ...]:
+    """Each supplement's deliveries, oldest first: what was carried names what it followed."""
+    run = ports.store.load_run(run_ids[0])
+    assert run is not None
+    sent = [one.input.input_id for one in ports.store.list_inputs(run.session_id, limit=100) if not _asks(one.input)]
+    chains = []
+    for input_id in sent:
+        after = {one.previous_delivery_id: one for one in ports.store.list_deliveries([input_id])}
+        chain, following = [], after.get(None)
+        while following is not None:
+            target = following.target_run_id
+            chain.append((1 + run_ids.index(target) if target else 0, following.state.value))
+            following = after.get(following.delivery_id)
+        chains.append(tuple(chain))
+    return tuple(chains)
+
+
+def _asks(found: UserInput) -> bool:
+    return found.kind is InputKind.QUESTION
+
+
+def _see_run(ports: Ports, run_id: RunId, run_no: int, ledger: Ledger, tape: tuple[Hit, ...]) -> Outcome:
     run = ports.store.load_run(run_id)
     assert run is not None
     operations = ports.store.list_operations(run_id)
@@ -35,9 +63,9 @@ def see_outcome(ports: Ports, run_id: RunId, ledger: Ledger, tape: tuple[Hit, ..
     if run.answer_operation_id is not None:
         (final,) = (operation for operation in operations if operation.operation_id == run.answer_operation_id)
         answer = load_response(ports, run, final).text
-    delivery, delivered_by = _delivery(ports, run_id)
+    delivery, delivered_by = _delivery(ports, run_id, run.question_seq)
     names = {str(operation.operation_id): (operation.loop_no, operation.ordinal) for operation in operations}
-    effects = {names[operation_id]: count for operation_id, count in _counted(lines, "tool")}
+    effects = {names[operation_id]: count for operation_id, count in _counted(lines, "tool") if operation_id in names}
     events = ports.store.list_events(run_id)
     return Outcome(
         status=run.status.value,
@@ -51,7 +79,7 @@ def see_outcome(ports: Ports, run_id: RunId, ledger: Ledger, tape: tuple[Hit, ..
         delivery=delivery,
         delivered_by=delivered_by,
         effects=tuple(sorted(effects.items())),
-        arrivals=tuple(sorted((int(loop_no), count) for loop_no, count in _counted(lines, "arrival"))),
+        arrivals=tuple(sorted((int(loop_no), count) for loop_no, count in _counted(lines, f"arrival {run_no}"))),
         events=tuple(
             (
                 event.run_seq,
@@ -118,10 +146,11 @@ def _message(message: dict[str, Any]) -> Message:
     return tuple(sorted((name, text if len(text) <= LONG_CHARS else shorten(text)) for name, text in texts.items()))
 
 
-def _delivery(ports: Ports, run_id: RunId) -> tuple[str, int | None]:
+def _delivery(ports: Ports, run_id: RunId, question_seq: int) -> tuple[str, int | None]:
     """The state of the question's delivery and the attempt whose first output made it."""
     table = user_input_delivery
     with ports.store.read() as conn:
-        row = conn.execute(sa.select(table).where(table.c.target_run_id == run_id)).one()
+        query = sa.select(table).join(user_input, user_input.c.input_id == table.c.input_id)
+        row = conn.execute(query.where(table.c.target_run_id == run_id, user_input.c.input_seq == question_seq)).one()
     receipt = row.first_output_receipt
     return row.state, int(receipt.rpartition("/")[2]) if receipt else None

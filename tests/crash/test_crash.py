@@ -35,7 +35,16 @@ ENDS = {
     "asked": ("succeeded", None, "Forty-two."),
     "corrected": ("succeeded", None, '{"answer": "Forty-two."}'),
     "large": ("succeeded", None, "Read to the end."),
+    "carried": ("succeeded", None, "Forty-two."),
+    "enqueued": ("succeeded", None, "Answer 1."),
+    "interrupted": ("cancelled", "RUN_STOPPED", None),
 }
+FOLLOWING = {
+    "carried": ["All of it."],
+    "enqueued": ["Answer 2.", "Answer 3."],
+    "interrupted": ["Something else."],
+}
+SUPPLEMENTS = {"carried": (((1, "carried"), (2, "delivered")),)}
 EACH_STEP = {"claim.after", "step.loaded", "commit.before", "commit.after", "publish.after"}
 EACH_PURE_STEP = EACH_STEP | {"tail.raise"}
 EACH_EFFECT_STEP = EACH_STEP | {"attempt.before", "attempt.sent", "effect.done"}
@@ -66,7 +75,9 @@ RAISING = [
     for fusion in (True, False)
 ]
 TWICE = [
-    Setup(name, fusion=fusion) for name in ("three_loops", "stopped", "deadline", "busy") for fusion in (True, False)
+    Setup(name, fusion=fusion)
+    for name in ("three_loops", "stopped", "deadline", "busy", "carried", "interrupted")
+    for fusion in (True, False)
 ]
 
 
@@ -118,6 +129,8 @@ def kill_each(stage: Stage, setup: Setup, database: str | None, choose: Choice) 
 def test_an_undisturbed_run_ends_as_written(stage: Stage, setup: Setup) -> None:
     base = stage.record(setup)
     assert (base.status, base.code, base.answer) == ENDS[setup.scenario]
+    assert [run.answer for run in base.following] == FOLLOWING.get(setup.scenario, [])
+    assert base.supplements == SUPPLEMENTS.get(setup.scenario, ())
     assert inconsistencies(base) == []
 
 

@@ -292,6 +292,35 @@ def _second_delivery(broken: Broken) -> None:
     broken.insert("user_input_delivery", broken.delivery("plain"), delivery_id=NOWHERE, operation_id=None)
 
 
+def _carried(broken: Broken) -> Any:
+    return broken.row("user_input_delivery", tables["user_input_delivery"].c.state == "carried")
+
+
+def _carried_input(broken: Broken) -> Any:
+    return broken.row("user_input", tables["user_input"].c.input_id == _carried(broken).input_id)
+
+
+def _follower(broken: Broken) -> Any:
+    return broken.row("user_input_delivery", tables["user_input_delivery"].c.previous_delivery_id.is_not(None))
+
+
+def _waiting(broken: Broken) -> Any:
+    return broken.row("user_input_delivery", tables["user_input_delivery"].c.target_run_id.is_(None))
+
+
+def _queued(broken: Broken, state: str) -> Any:
+    return broken.row("queued_question", tables["queued_question"].c.state == state)
+
+
+def _crowd(broken: Broken) -> None:
+    """More questions wait than a session may have."""
+    asked = broken.row("user_input", tables["user_input"].c.input_id == _queued(broken, "queued").input_id)
+    for number in range(8):
+        input_id = UUID(int=0xC0 + number)
+        broken.insert("user_input", asked, input_id=input_id, input_seq=100 + number)
+        broken.insert("queued_question", _queued(broken, "queued"), input_id=input_id, place=100 + number)
+
+
 def _blob(broken: Broken) -> Any:
     """The blob of the long question."""
     input_id = broken.delivery("plain").input_id
@@ -299,8 +328,8 @@ def _blob(broken: Broken) -> Any:
     return broken.row("blob", tables["blob"].c.blob_id == blob_id)
 
 
-def _client_commit(broken: Broken) -> Any:
-    return broken.row("scope_commit", tables["scope_commit"].c.key == b"client:key-plain")
+def _client_commit(broken: Broken, key: str = "key-plain") -> Any:
+    return broken.row("scope_commit", tables["scope_commit"].c.key == f"client:{key}".encode())
 
 
 def _release(broken: Broken) -> Any:
@@ -614,6 +643,44 @@ BREAKAGES: dict[str, tuple[Callable[[Broken], None], ...]] = {
         ),
         lambda b: b.set("user_input_delivery", b.delivery("plain"), state="claimed"),
     ),
+    "session.carried": (
+        lambda b: b.set("user_input_delivery", _carried(b), state="claimed"),
+        lambda b: b.set("user_input_delivery", _follower(b), input_id=b.delivery("big").input_id),
+        lambda b: b.set("user_input_delivery", _follower(b), previous_delivery_id=None),
+        lambda b: b.set("user_input", _carried_input(b), kind="question"),
+    ),
+    "session.delivered_once": (
+        lambda b: b.insert(
+            "user_input_delivery", b.delivery("plain"), delivery_id=NOWHERE, state="pending", operation_id=None
+        ),
+        lambda b: b.set("user_input_delivery", _carried(b), state="delivered"),
+    ),
+    "session.waiting": (
+        lambda b: b.set("run", b.run("talk-stopping"), status="running"),
+        lambda b: b.set("user_input_delivery", _waiting(b), context_seq=3),
+        lambda b: b.set("user_input_delivery", _waiting(b), state="claimed"),
+    ),
+    "session.left_behind": (
+        lambda b: b.set("user_input_delivery", _carried(b), state="claimed"),
+        lambda b: b.set("user_input_delivery", _carried(b), state="pending"),
+    ),
+    "session.queue": (
+        lambda b: b.set("run", b.run("talk-stopping"), status="cancelled"),
+        lambda b: b.set("run", b.run("talk-stopping"), input_head=2),
+        lambda b: b.set("queued_question", _queued(b, "queued"), place=99),
+        lambda b: b.set("queued_question", _queued(b, "queued"), state="started"),
+        lambda b: b.set("queued_question", _queued(b, "started"), run_id=None),
+        lambda b: b.set("queued_question", _queued(b, "started"), run_id=b.runs["plain"]),
+        lambda b: b.set("queued_question", _queued(b, "withdrawn"), run_id=b.runs["plain"]),
+        _crowd,
+    ),
+    "session.run_sequence": (
+        lambda b: b.set("run", b.run("plain again"), run_no=5),
+        lambda b: b.set("run", b.run("plain"), question_seq=9),
+        lambda b: b.set(
+            "session", b.row("session", tables["session"].c.session_id == b.run("plain").session_id), run_head=9
+        ),
+    ),
     "session.one_live_run": (_two_live,),
     "blob.contents": (
         lambda b: b.set("blob", _blob(b), content=b"damaged"),
@@ -644,6 +711,7 @@ BREAKAGES: dict[str, tuple[Callable[[Broken], None], ...]] = {
     "commit.receipts": (
         lambda b: b.set("scope_commit", _client_commit(b), receipt=None),
         lambda b: b.set("scope_commit", _client_commit(b), receipt=b"{}"),
+        lambda b: b.set("scope_commit", _client_commit(b), receipt=_client_commit(b, "talk 3").receipt),
         lambda b: b.set("user_input", b.row("user_input"), origin_run_id=b.runs["big"]),
     ),
 }

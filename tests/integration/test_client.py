@@ -14,14 +14,14 @@ from agentloom_worker import Agentloom, faults
 from agentloom_worker.audit import run_audit
 from agentloom_worker.bootstrap import migrate_database
 from agentloom_worker.cli.progress import describe
-from agentloom_worker.client import RunStatus, Settings, database_url
+from agentloom_worker.client import InputKind, InputState, OnBusy, RunStatus, Settings, database_url
 from agentloom_worker.clock import SystemClock
 from agentloom_worker.devmodel import DevModel, parse_script
 from agentloom_worker.errors import AgentloomError, Code, InvariantError, RequestError
 from agentloom_worker.ids import RunId
 from agentloom_worker.llm.adapters.scripted import CallsTurn, ScriptedCall, ScriptedRequest, TextTurn
 from agentloom_worker.storage.schema import metadata
-from tests.factories import python_tool, release_document
+from tests.factories import python_tool, release_document, run_of_receipt
 from tests.programs import QUICK
 from tests.servers import PostgresServer
 
@@ -384,7 +384,7 @@ def parked(url: str, parks: threading.Event) -> Iterator[tuple[Agentloom, RunId]
         loom.publish(release_document(tools=TOOLS))
         receipt = loom.ask(loom.open_session("assistant"), "hello")
         assert wait_until(lambda: bool(loom.dispatches(parked_only=True)))
-        yield loom, receipt.run_id
+        yield loom, run_of_receipt(receipt)
 
 
 def test_a_parked_step_shows_its_run_as_blocked_and_a_retry_lets_it_go_on(
@@ -425,3 +425,44 @@ def test_only_a_parked_row_may_be_retried_or_failed(idle: Agentloom) -> None:
         assert code_of(error) is Code.INPUT_INVALID
     assert idle.run(receipt).status is RunStatus.QUEUED
     assert row in idle.dispatches(run=receipt)
+
+
+def test_a_session_takes_words_at_any_time_and_tells_where_they_are(loom: Agentloom) -> None:
+    session = loom.open_session(loom.publish(release_document(tools=TOOLS)), on_busy="enqueue")
+    early = loom.supplement(session, "early", idempotency_key="e")
+    assert (early.state, early.run_id) == (InputState.PENDING_NEXT_RUN, None)
+    with pytest.raises(RequestError, match="has no run yet") as none:
+        loom.wait(early, WAIT_S)
+    assert none.value.code is Code.INPUT_INVALID
+    asked = loom.send(session, "what is 1 + 2?", idempotency_key="q")
+    assert asked.kind is InputKind.QUESTION
+    assert loom.wait(asked, WAIT_S).answer == "three"
+    (first, second) = loom.inputs(session)
+    assert [(one.text, one.state, one.run_id, one.run_ids) for one in (first, second)] == [
+        ("early", InputState.DELIVERED, asked.run_id, (asked.run_id,)),
+        ("what is 1 + 2?", InputState.DELIVERED, asked.run_id, (asked.run_id,)),
+    ]
+    assert (first.origin_run_id, second.origin_run_id) == (None, asked.run_id)
+    assert loom.inputs(session, after=1) == (second,)
+    assert loom.inputs(session, limit=1) == (first,)
+    assert loom.inputs(session, after=2) == ()
+    now = loom.receipt(session, "e")
+    assert now is not None and (now.input_id, now.state) == (early.input_id, InputState.DELIVERED)
+    assert loom.supplement(session, "early", idempotency_key="e") == now
+
+
+def test_a_queued_question_is_withdrawn_or_refused(idle: Agentloom) -> None:
+    session = idle.open_session(idle.publish(release_document()), on_busy=OnBusy.ENQUEUE)
+    asked = idle.ask(session, "first")
+    queued = idle.ask(session, "second", idempotency_key="q")
+    assert (queued.state, queued.run_id, queued.release_id) == (InputState.QUEUED, None, asked.release_id)
+    withdrawn = idle.withdraw(session, queued)
+    assert (withdrawn.state, withdrawn.input_id) == (InputState.WITHDRAWN, queued.input_id)
+    assert idle.withdraw(session, queued.input_id) == withdrawn == idle.ask(session, "second", idempotency_key="q")
+    with pytest.raises(RequestError) as refused:
+        idle.withdraw(session, asked)
+    assert refused.value.code is Code.INPUT_NOT_QUEUED
+    for bad in (lambda: idle.open_session("assistant", on_busy="wait"), lambda: idle.inputs(session, limit=0)):
+        with pytest.raises(RequestError) as invalid:
+            bad()
+        assert invalid.value.code is Code.INPUT_INVALID

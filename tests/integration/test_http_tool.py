@@ -16,7 +16,7 @@ from agentloom_worker.runtime.ports import Settings
 from agentloom_worker.runtime.publish import publish_release
 from agentloom_worker.runtime.request import rebuild_request
 from agentloom_worker.storage.schema import migrate
-from tests.factories import http_tool, release_document
+from tests.factories import http_tool, release_document, run_of_receipt
 from tests.simulator import Worker, make_worker
 from tests.unit.http.raw_server import WAIT_S, Exchange, RawServer, answer, bytes_of, serving
 
@@ -65,7 +65,7 @@ def ask(worker: Worker, server: RawServer, **overrides: Any) -> RunId:
     store = worker.ports.store
     session_id = SessionId(worker.ports.ids.new())
     store.open_session(session_id, store.find_owner("assistant"))
-    return accept_question(worker.ports, store.load_session(session_id), "File it.", None, "k").run_id
+    return run_of_receipt(accept_question(worker.ports, store.load_session(session_id), "File it.", None, "k"))
 
 
 def operations(worker: Worker, run_id: RunId, kind: OperationKind) -> list[Operation]:

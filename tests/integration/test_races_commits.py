@@ -259,9 +259,9 @@ def test_D02_a_model_attempt_whose_holder_paused_is_fenced_and_its_fact_kept_onc
     before = ground.slice()
     ground.worker.drive()
     assert (before.run.status, ground.slice().context) == (RunStatus.SUCCEEDED, before.context)
-    (pending,) = ground.slice().inputs
-    assert pending.delivery.state is DeliveryState.DELIVERED
-    assert pending.delivery.first_output_receipt == f"{operation.operation_id}/2"
+    (delivery,) = ground.store.list_deliveries([ground.receipt.input_id])
+    assert delivery.state is DeliveryState.DELIVERED
+    assert delivery.first_output_receipt == f"{operation.operation_id}/2"
 
 
 def test_D02_a_call_whose_holder_paused_stays_unknown_for_the_model(

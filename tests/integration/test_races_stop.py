@@ -244,8 +244,8 @@ def test_R2_a_question_that_was_delivered_before_the_stop_stays_delivered(
     assert ground.worker.runner.run(ground.row_of("attempt_model"))
     _finish(ground)
 
-    (pending,) = ground.slice().inputs
-    assert pending.delivery.state is DeliveryState.DELIVERED
+    (delivery,) = ground.store.list_deliveries([ground.receipt.input_id])
+    assert delivery.state is DeliveryState.DELIVERED
     (operation,) = ground.store.list_operations(ground.run_id)
     (attempt,) = ground.store.list_attempts([operation.operation_id])
     assert attempt.late is not None

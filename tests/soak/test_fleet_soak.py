@@ -19,6 +19,7 @@ from agentloom_worker.runtime.publish import publish_release
 from agentloom_worker.storage.schema import migrate
 from tests.acceptance.harness import dev_model, http_release, query, wait_for
 from tests.chaos import AGAIN, Chaos, busy_model
+from tests.factories import run_of_receipt
 from tests.fleet import open_fleet
 from tests.servers import PostgresServer, RedisServer
 from tests.soak.sizes import SIZES
@@ -94,7 +95,7 @@ class _Asker:
             ports.store.open_session(session_id, self._owner)
             session = ports.store.load_session(session_id)
             assert session is not None
-            asked.append(accept_question(ports, session, "What now?", None, str(ports.ids.new())).run_id)
+            asked.append(run_of_receipt(accept_question(ports, session, "What now?", None, str(ports.ids.new()))))
         return asked
 
 

@@ -32,11 +32,12 @@ def freeze_request(ports: Ports, slice_: Slice) -> StepResult:
     tokens = estimate_tokens(*arguments, head.tool_count)
     if tokens > slice_.release.budget.input_budget_tokens:
         return _too_large(slice_, operation, key, tokens, estimate_fixed_tokens(*arguments, head.tool_count))
-    claimed = tuple(pending for pending in slice_.inputs if pending.delivery.state is DeliveryState.PENDING)
+    cutoff = node.continuation.input_cutoff
+    claimed = tuple(pending for pending in slice_.inputs if _claims(pending, cutoff))
     recipe = Recipe(
         revision=slice_.context.effective_revision,
         record_head=slice_.context.record_head,
-        input_cutoff=node.continuation.input_cutoff,
+        input_cutoff=cutoff,
         claimed=tuple(pending.delivery.input_id for pending in claimed),
         tokens=tokens,
     )
@@ -51,7 +52,7 @@ def freeze_request(ports: Ports, slice_: Slice) -> StepResult:
     attempt = Attempt(operation.operation_id, 1, AttemptState.INTENT, slice_.run.epoch)
     ticket = LoopTicket(slice_.run.run_id, operation.loop_no, operation.operation_id, TicketState.RESERVED)
     waiting = replace(node, phase=Phase.AWAIT_MODEL, revision=node.revision + 1)
-    inputs, claims = _claim(slice_.inputs, operation)
+    inputs, claims = _claim(slice_.inputs, operation, cutoff)
     run = replace(slice_.run, loops_reserved=slice_.run.loops_reserved + 1)
     return StepResult(
         replace(
@@ -71,13 +72,20 @@ def freeze_request(ports: Ports, slice_: Slice) -> StepResult:
     )
 
 
-def _claim(inputs: tuple[PendingInput, ...], operation: Operation) -> tuple[tuple[PendingInput, ...], tuple[Put, ...]]:
-    """Claim what is pending for this operation; each delivery by compare-and-set (RULINGS A7)."""
+def _claims(pending: PendingInput, cutoff: int) -> bool:
+    """What came after the cutoff of the prepare is in no record yet and waits for the next loop (seed 004, 3.2)."""
+    return pending.delivery.state is DeliveryState.PENDING and pending.input_seq <= cutoff
+
+
+def _claim(
+    inputs: tuple[PendingInput, ...], operation: Operation, cutoff: int
+) -> tuple[tuple[PendingInput, ...], tuple[Put, ...]]:
+    """Claim what was prepared for this operation; each delivery by compare-and-set (RULINGS A7)."""
     after: list[PendingInput] = []
     puts: list[Put] = []
     for pending in inputs:
         delivery = pending.delivery
-        if delivery.state is DeliveryState.PENDING:
+        if _claims(pending, cutoff):
             claimed = replace(
                 delivery,
                 state=DeliveryState.CLAIMED,

@@ -40,6 +40,8 @@ def test_R6_a_repeated_command_gives_the_first_receipt(worker: Worker) -> None:
         ("publish_release", {"document": release_document()}),
         ("open_session", {"agent_id": "assistant", "session_id": SESSION}),
         ("submit_input", {"session_id": SESSION, "text": "hello"}),
+        ("submit_input", {"session_id": SESSION, "text": "more", "kind": "supplement", "key": "s"}),
+        ("submit_input", {"session_id": SESSION, "text": "and more", "kind": "send", "key": "t"}),
     ):
         first, second = run(worker, name, **fields), run(worker, name, **fields)
         assert first.ok and first == second, name
@@ -97,3 +99,37 @@ def test_a_store_that_is_away_leaves_no_reply_so_the_sender_repeats(
     monkeypatch.setattr(worker.ports.store, "find_owner", away)
     with pytest.raises(PersistenceUnavailableError):
         run(worker, "open_session", agent_id="assistant", session_id=SESSION)
+
+
+def test_R6_inputs_go_where_the_session_lets_them(worker: Worker) -> None:
+    assert run(worker, "publish_release", document=release_document()).ok
+    opened = {"agent_id": "assistant", "session_id": SESSION, "on_busy": "enqueue"}
+    assert run(worker, "open_session", **opened).receipt == opened
+    assert run(worker, "open_session", **(opened | {"on_busy": "reject"})).code == "IDEMPOTENCY_CONFLICT"
+    waiting = run(worker, "submit_input", session_id=SESSION, text="early", kind="supplement", key="1")
+    asked = run(worker, "submit_input", session_id=SESSION, text="first", key="2")
+    taken = run(worker, "submit_input", session_id=SESSION, text="more", kind="send", key="3")
+    queued = run(worker, "submit_input", session_id=SESSION, text="second", key="4")
+    told = [
+        (reply.receipt["kind"], reply.receipt["state"], reply.receipt["run_id"])
+        for reply in (waiting, asked, taken, queued)
+    ]
+    run_id = asked.receipt["run_id"]
+    assert told == [
+        ("supplement", "pending_next_run", None),
+        ("question", "pending", run_id),
+        ("supplement", "pending", run_id),
+        ("question", "queued", None),
+    ]
+    again = run(worker, "submit_input", session_id=SESSION, text="early", kind="supplement", key="1")
+    assert (again.receipt["state"], again.receipt["run_id"]) == ("pending", run_id), "it was bound meanwhile"
+
+    back = {"session_id": SESSION, "input_id": queued.receipt["input_id"]}
+    first, second = run(worker, "withdraw_input", **back, key="5"), run(worker, "withdraw_input", **back, key="6")
+    assert first.receipt == second.receipt
+    assert first.receipt["state"] == "withdrawn"
+    refused = run(worker, "withdraw_input", session_id=SESSION, input_id=asked.receipt["input_id"])
+    assert refused.code == "INPUT_NOT_QUEUED"
+    assert run(worker, "withdraw_input", session_id=SESSION, input_id=str(UUID(int=9))).code == "INPUT_NOT_FOUND"
+    named = run(worker, "submit_input", session_id=SESSION, text="x", kind="supplement", release_id=SESSION, key="7")
+    assert named.code == "INPUT_INVALID"

@@ -13,7 +13,7 @@ from agentloom_worker.llm.adapters.scripted import TextTurn
 from agentloom_worker.runtime.accept import accept_question, stop_run
 from agentloom_worker.runtime.publish import publish_release
 from agentloom_worker.storage.schema import migrate
-from tests.factories import release_document
+from tests.factories import release_document, run_of_receipt
 from tests.simulator import Worker, make_worker
 
 
@@ -28,7 +28,7 @@ def _asked(tmp_path: Path, limits: dict[str, int]) -> tuple[Worker, Session, Run
     worker.ports.store.open_session(session_id, owner)
     session = worker.ports.store.load_session(session_id)
     assert session is not None
-    return worker, session, accept_question(worker.ports, session, "hello?", None, "key").run_id
+    return worker, session, run_of_receipt(accept_question(worker.ports, session, "hello?", None, "key"))
 
 
 @pytest.mark.parametrize("attempts", [1, 3])

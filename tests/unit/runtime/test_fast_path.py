@@ -18,7 +18,7 @@ from agentloom_worker.runtime.lease import Keeper
 from agentloom_worker.runtime.ports import Settings
 from agentloom_worker.runtime.publish import publish_release
 from agentloom_worker.storage.schema import migrate
-from tests.factories import release_document
+from tests.factories import release_document, run_of_receipt
 from tests.simulator import Worker, make_worker
 from tests.unit.leases.recording import RecordingFastPath
 
@@ -56,7 +56,7 @@ def ask(worker: Worker) -> tuple[RunId, DispatchId]:
     store.open_session(session_id, owner)
     receipt = accept_question(worker.ports, store.load_session(session_id), "hello?", None, "k")
     worker.published.clear()
-    return receipt.run_id, due(worker)
+    return run_of_receipt(receipt), due(worker)
 
 
 def due(worker: Worker) -> DispatchId:
