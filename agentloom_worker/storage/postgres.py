@@ -28,6 +28,10 @@ _SESSION = (
     "SET client_connection_check_interval='1s'; SET plan_cache_mode=force_generic_plan; SET synchronous_commit=on;"
     "SET standard_conforming_strings=on;"
 )
+# Every template names its rows by a key. A plan is kept until somebody analyzes the table: one that was made while
+# a table was small would read it from end to end at each commit, however large it grows meanwhile. Compiling a plan
+# (JIT) pays for reports, never for these.
+_PLANS = "SET enable_seqscan=off; SET jit=off;"
 _CONNECT = {
     "connect_timeout": 3,
     "tcp_user_timeout": 5000,
@@ -131,7 +135,7 @@ class PostgresDriver:
             connect_args=_CONNECT,
         )
         event.listen(self.engine, "connect", lambda connection, _record: _configure(connection, ""))
-        prepare = ";".join(template.postgres_prepare for template in templates)
+        prepare = _PLANS + ";".join(template.postgres_prepare for template in templates)
         self._commits = _Connections(url, prepare, pool_size)
         self._wait = threading.Event()
 
