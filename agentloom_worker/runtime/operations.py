@@ -34,7 +34,7 @@ from agentloom_worker.domain.run import TicketState
 from agentloom_worker.domain.session import DeliveryState
 from agentloom_worker.errors import Code, InvariantError, RunError, SupersededError
 from agentloom_worker.frozen import replace
-from agentloom_worker.llm.adapter import AttemptContext, ModelCall
+from agentloom_worker.llm.adapter import AttemptContext, ModelCall, RequestBody
 from agentloom_worker.runtime.commit import commit
 from agentloom_worker.runtime.live import Live
 from agentloom_worker.runtime.outcome import Answered, MaybeSent, ModelEnded, Outcome, ToolEnded
@@ -90,7 +90,7 @@ def perform_model(ports: Ports, slice_: Slice, live: Live) -> tuple[Slice, Outco
     return receiver.slice, ModelEnded(outcome, live.cancellation.reason)
 
 
-def _checked_body(ports: Ports, slice_: Slice, operation: Operation) -> bytes:
+def _checked_body(ports: Ports, slice_: Slice, operation: Operation) -> RequestBody:
     """Permit, ticket and hash at the moment of the send (seed 004, 6.1); a mismatch parks and sends nothing."""
     ticket = slice_.ticket
     if ticket is None or ticket.state is not TicketState.RESERVED or ticket.operation_id != operation.operation_id:
@@ -103,7 +103,7 @@ def _checked_body(ports: Ports, slice_: Slice, operation: Operation) -> bytes:
             f"operation {operation.operation_id}: the request hashes to {found.hex()}, frozen was {frozen}",
             Code.REQUEST_HASH_MISMATCH,
         )
-    return adapter.join_body(head.parameters, slice_.view.fragments(), head.tools)
+    return adapter.frame_body(head.parameters, slice_.view, head.tools)
 
 
 class _FirstOutputReceiver:
