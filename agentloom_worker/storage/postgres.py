@@ -68,7 +68,7 @@ class _Connections:
     How many are busy at once is bounded by the callers' threads, how many stay idle by `idle_max`.
     """
 
-    def __init__(self, url: str, prepare: str, idle_max: int) -> None:
+    def __init__(self, url: str, prepare: Sequence[str], idle_max: int) -> None:
         address = sa.make_url(url)
         arguments, keywords = address.get_dialect()().create_connect_args(address)
         self._arguments, self._keywords = arguments, {**keywords, **_CONNECT}
@@ -110,11 +110,14 @@ class _Connections:
                 return
 
 
-def _configure(connection: psycopg2.extensions.connection, prepare: str) -> None:
+def _configure(connection: psycopg2.extensions.connection, prepare: Sequence[str] = ()) -> None:
     connection.autocommit = True
     connection.set_client_encoding("UTF8")  # see literal.py
     with connection.cursor() as cursor:
-        cursor.execute(_SESSION + prepare)
+        cursor.execute(_SESSION)
+        # One message each: a prepared statement keeps the text of its whole message, and every EXECUTE copies it.
+        for statement in prepare:
+            cursor.execute(statement)
 
 
 class PostgresDriver:
@@ -134,8 +137,8 @@ class PostgresDriver:
             pool_reset_on_return=None,
             connect_args=_CONNECT,
         )
-        event.listen(self.engine, "connect", lambda connection, _record: _configure(connection, ""))
-        prepare = _PLANS + ";".join(template.postgres_prepare for template in templates)
+        event.listen(self.engine, "connect", lambda connection, _record: _configure(connection))
+        prepare = (_PLANS, *(template.postgres_prepare for template in templates))
         self._commits = _Connections(url, prepare, pool_size)
         self._wait = threading.Event()
 
