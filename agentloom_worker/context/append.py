@@ -16,10 +16,11 @@ from agentloom_worker.domain.context import (
     next_manifest_hash,
 )
 from agentloom_worker.domain.model import Role
-from agentloom_worker.frozen import replace
+from agentloom_worker.frozen import quick_init, replace
 from agentloom_worker.ids import CallId, Ids, InputId, OperationId, RecordId, ReleaseId
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class NewRecord:
     """One message to append: where its raw body stands, the hash of what it counts as, its wire fragment."""
@@ -39,6 +40,7 @@ class NewRecord:
     source_refs: tuple[str, ...] = ()
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Appended:
     """The moved heads, the grown view and the rows to insert."""

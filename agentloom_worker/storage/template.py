@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from agentloom_worker.canonical import REPLACEMENT, effective_text
+from agentloom_worker.frozen import quick_init
 from agentloom_worker.storage.literal import LITERALS
 
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
@@ -110,6 +111,7 @@ class Template:
         return Statement(self, arguments)
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Statement:
     """A template with its values."""
