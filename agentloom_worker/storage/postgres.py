@@ -49,13 +49,8 @@ def render(statements: Sequence[Statement], now: int | None) -> bytes:
     """The message of a commit. Raises ValueError for a text with a NUL, which PostgreSQL does not have."""
     commands = []
     for statement in statements:
-        template = statement.template
-        arguments = (*statement.arguments, now) if template.needs_now else statement.arguments
-        literals = [
-            "NULL" if value is None else literal(value)
-            for literal, value in zip(template.literals, arguments, strict=True)
-        ]
-        commands.append(f"EXECUTE {template.name}({','.join(literals)})" if literals else f"EXECUTE {template.name}")
+        template, arguments = statement.template, statement.arguments
+        commands.append(template.execute(*arguments, now) if template.needs_now else template.execute(*arguments))
     message = ";".join(commands)
     if "\0" in message:
         raise ValueError("a text with a NUL cannot be stored")

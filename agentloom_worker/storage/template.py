@@ -9,11 +9,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from agentloom_worker.canonical import REPLACEMENT, effective_text
 from agentloom_worker.frozen import quick_init
-from agentloom_worker.storage.literal import LITERALS
+from agentloom_worker.storage.literal import compile_execute
 
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
 _POSTGRES_TYPES = {"uuid": "uuid", "text": "text", "bytes": "bytea", "int": "bigint", "bool": "boolean"}
@@ -79,7 +78,7 @@ class Template:
         types = ", ".join(_POSTGRES_TYPES[kind] for kind in kinds)
         signature = f" ({types})" if types else ""
         object.__setattr__(self, "postgres_prepare", f"PREPARE {self.name}{signature} AS {postgres}")
-        object.__setattr__(self, "literals", tuple(LITERALS[kind] for kind in kinds))
+        object.__setattr__(self, "execute", compile_execute(self.name, kinds))
         bare = text.replace("{now}", ":now").replace("{lock}", "").replace("{skip}", "")
         sqlite = _PARAMETER.sub(lambda match: f"?{index[match[1]]}", bare)
         object.__setattr__(self, "sqlite", sqlite)
@@ -91,7 +90,7 @@ class Template:
     kinds: tuple[str, ...] = ()
     needs_now: bool = False
     postgres_prepare: str = ""
-    literals: tuple[Callable[[Any], str], ...] = ()
+    execute: Callable[..., str] = str  # from the values, the clock last where it is needed
     sqlite: str = ""
     uuid_positions: tuple[int, ...] = ()
     text_positions: tuple[int, ...] = ()
