@@ -68,11 +68,12 @@ class Template:
         postgres = text.replace("{now}", "al_now(:now)")
         postgres = postgres.replace("{lock}", "FOR NO KEY UPDATE").replace("{skip}", "SKIP LOCKED")
         if self.miss is not None and self.reads:
-            postgres = f"SELECT al_assert(EXISTS({postgres}), '{self.miss.value}', '{self.miss.name}', '{self.entity}')"
+            postgres = f"SELECT CASE WHEN EXISTS({postgres}) THEN NULL ELSE {self._refusal} END"
         elif self.miss is not None:
+            # More than the one row that a key names would be an error of PostgreSQL's own.
             postgres = (
-                f"WITH u AS ({postgres} RETURNING 1) SELECT al_assert((SELECT count(*) FROM u) = 1,"
-                f" '{self.miss.value}', '{self.miss.name}', '{self.entity}')"
+                f"WITH u AS ({postgres} RETURNING TRUE AS met)"
+                f" SELECT CASE WHEN (SELECT met FROM u) THEN NULL ELSE {self._refusal} END"
             )
         postgres = _PARAMETER.sub(lambda match: f"${index[match[1]]}", postgres)
         types = ", ".join(_POSTGRES_TYPES[kind] for kind in kinds)
@@ -94,6 +95,12 @@ class Template:
     sqlite: str = ""
     uuid_positions: tuple[int, ...] = ()
     text_positions: tuple[int, ...] = ()
+
+    @property
+    def _refusal(self) -> str:
+        """The call that raises; it is made only where the row was missed, since a call costs."""
+        assert self.miss is not None
+        return f"al_assert(FALSE, '{self.miss.value}', '{self.miss.name}', '{self.entity}')"
 
     @property
     def postgres_execute(self) -> str:
