@@ -248,9 +248,13 @@ def write_revision(before: EffectiveRevision | None, after: EffectiveRevision) -
     ]
 
 
+# Built once: building a query costs as much as running it.
+_CONTEXT_OF_NODE = sa.select(role_context).where(role_context.c.node_id == sa.bindparam("node_id"))
+
+
 def load_context(conn: sa.Connection, node_id: UUID) -> RoleContext | None:
     """The context of a node."""
-    row = conn.execute(sa.select(role_context).where(role_context.c.node_id == node_id)).one_or_none()
+    row = conn.execute(_CONTEXT_OF_NODE, {"node_id": node_id}).one_or_none()
     return None if row is None else to_context(row)
 
 

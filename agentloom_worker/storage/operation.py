@@ -261,6 +261,23 @@ def write_attempt(before: Attempt | None, after: Attempt) -> list[Statement]:
     ]
 
 
+# Built once: building a query costs as much as running it.
+_OPERATION = sa.select(operation).where(operation.c.operation_id == sa.bindparam("operation_id"))
+_MEMBERS = (
+    sa.select(operation)
+    .where(operation.c.run_id == sa.bindparam("run_id"), operation.c.batch_id == sa.bindparam("batch_id"))
+    .order_by(operation.c.ordinal)
+)
+_ATTEMPT = sa.select(attempt).where(
+    attempt.c.operation_id == sa.bindparam("operation_id"), attempt.c.attempt_no == sa.bindparam("attempt_no")
+)
+_ATTEMPTS = (
+    sa.select(attempt)
+    .where(attempt.c.operation_id.in_(sa.bindparam("operation_ids", expanding=True)))
+    .order_by(attempt.c.operation_id, attempt.c.attempt_no)
+)
+
+
 def _payload(inline: bytes | None, blob_id: UUID | None) -> Payload | None:
     if inline is None and blob_id is None:
         return None
@@ -295,18 +312,13 @@ def _to_operation(row: Any) -> Operation:
 
 def load_operation(conn: sa.Connection, operation_id: UUID) -> Operation | None:
     """One operation."""
-    row = conn.execute(sa.select(operation).where(operation.c.operation_id == operation_id)).one_or_none()
+    row = conn.execute(_OPERATION, {"operation_id": operation_id}).one_or_none()
     return None if row is None else _to_operation(row)
 
 
 def load_members(conn: sa.Connection, run_id: UUID, batch_id: UUID) -> tuple[Operation, ...]:
     """The members of a batch by ordinal."""
-    query = (
-        sa.select(operation)
-        .where(operation.c.run_id == run_id, operation.c.batch_id == batch_id)
-        .order_by(operation.c.ordinal)
-    )
-    return tuple(_to_operation(row) for row in conn.execute(query))
+    return tuple(_to_operation(row) for row in conn.execute(_MEMBERS, {"run_id": run_id, "batch_id": batch_id}))
 
 
 def list_operations(conn: sa.Connection, run_id: UUID) -> list[Operation]:
@@ -345,8 +357,7 @@ def _to_attempt(row: Any) -> Attempt:
 
 def load_attempt(conn: sa.Connection, operation_id: UUID, attempt_no: int) -> Attempt | None:
     """One attempt."""
-    query = sa.select(attempt).where(attempt.c.operation_id == operation_id, attempt.c.attempt_no == attempt_no)
-    row = conn.execute(query).one_or_none()
+    row = conn.execute(_ATTEMPT, {"operation_id": operation_id, "attempt_no": attempt_no}).one_or_none()
     return None if row is None else _to_attempt(row)
 
 
@@ -354,9 +365,4 @@ def load_attempts(conn: sa.Connection, operation_ids: Sequence[UUID]) -> list[At
     """The attempts of some operations, by operation and number."""
     if not operation_ids:
         return []
-    query = (
-        sa.select(attempt)
-        .where(attempt.c.operation_id.in_(operation_ids))
-        .order_by(attempt.c.operation_id, attempt.c.attempt_no)
-    )
-    return [_to_attempt(row) for row in conn.execute(query)]
+    return [_to_attempt(row) for row in conn.execute(_ATTEMPTS, {"operation_ids": list(operation_ids)})]

@@ -378,6 +378,15 @@ def write_batch(before: CallBatch | None, after: CallBatch) -> list[Statement]:
     return [BATCH_SETTLE_LAST(after.batch_id) if delivers else BATCH_SETTLE(after.batch_id)]
 
 
+# Built once: building a query costs as much as running it.
+_RUN = sa.select(run).where(run.c.run_id == sa.bindparam("run_id"))
+_NODE_OF_RUN = sa.select(node_task).where(node_task.c.run_id == sa.bindparam("run_id"))
+_TICKET = sa.select(loop_ticket).where(
+    loop_ticket.c.run_id == sa.bindparam("run_id"), loop_ticket.c.loop_no == sa.bindparam("loop_no")
+)
+_BATCH = sa.select(call_batch).where(call_batch.c.batch_id == sa.bindparam("batch_id"))
+
+
 def _to_run(row: Any) -> Run:
     return Run(
         run_id=RunId(row.run_id),
@@ -406,7 +415,7 @@ def _to_run(row: Any) -> Run:
 
 def load_run(conn: sa.Connection, run_id: UUID) -> Run | None:
     """One run."""
-    row = conn.execute(sa.select(run).where(run.c.run_id == run_id)).one_or_none()
+    row = conn.execute(_RUN, {"run_id": run_id}).one_or_none()
     return None if row is None else _to_run(row)
 
 
@@ -445,7 +454,7 @@ def renew_leases(conn: sa.Connection, now: int | None, run_ids: list[UUID], ttl_
 
 def load_node(conn: sa.Connection, run_id: UUID) -> NodeTask | None:
     """The root role's node of a run."""
-    row = conn.execute(sa.select(node_task).where(node_task.c.run_id == run_id)).one_or_none()
+    row = conn.execute(_NODE_OF_RUN, {"run_id": run_id}).one_or_none()
     if row is None:
         return None
     return NodeTask(
@@ -485,8 +494,7 @@ def load_invocation(conn: sa.Connection, invocation_id: UUID) -> AgentInvocation
 
 def load_ticket(conn: sa.Connection, run_id: UUID, loop_no: int) -> LoopTicket | None:
     """The ticket of one loop."""
-    query = sa.select(loop_ticket).where(loop_ticket.c.run_id == run_id, loop_ticket.c.loop_no == loop_no)
-    row = conn.execute(query).one_or_none()
+    row = conn.execute(_TICKET, {"run_id": run_id, "loop_no": loop_no}).one_or_none()
     if row is None:
         return None
     return LoopTicket(RunId(row.run_id), row.loop_no, OperationId(row.operation_id), TicketState(row.state))
@@ -494,7 +502,7 @@ def load_ticket(conn: sa.Connection, run_id: UUID, loop_no: int) -> LoopTicket |
 
 def load_batch(conn: sa.Connection, batch_id: UUID) -> CallBatch | None:
     """One batch."""
-    row = conn.execute(sa.select(call_batch).where(call_batch.c.batch_id == batch_id)).one_or_none()
+    row = conn.execute(_BATCH, {"batch_id": batch_id}).one_or_none()
     if row is None:
         return None
     return CallBatch(

@@ -106,6 +106,15 @@ DELIVERY_MOVE = Template(
 TEMPLATES = (SESSION_INSERT, SESSION_LOCK, SESSION_NEXT_INPUT, INPUT_INSERT, DELIVERY_INSERT, DELIVERY_MOVE)
 
 
+# The deliveries of a run with what they deliver. Built once: building a query costs as much as running it.
+INPUTS_OF_RUN = (
+    sa.select(user_input_delivery, user_input.c.input_seq, user_input.c.body, user_input.c.blob_id)
+    .join(user_input, user_input.c.input_id == user_input_delivery.c.input_id)
+    .where(user_input_delivery.c.target_run_id == sa.bindparam("run_id"))
+    .order_by(user_input.c.input_seq)
+)
+
+
 def write_input(before: UserInput | None, after: UserInput) -> list[Statement]:
     """A new input takes the session's next input_seq inside the commit."""
     assert before is None, "a user input is never changed"

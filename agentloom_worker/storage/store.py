@@ -374,15 +374,8 @@ class Store:
         return SliceRows(loaded, node, held, op, attempt, ticket, batch, members, member_attempts, inputs)
 
     def _load_inputs(self, conn: sa.Connection, loaded: Run) -> tuple[PendingInput, ...]:
-        delivery, user_input = session.user_input_delivery, session.user_input
-        query = (
-            sa.select(delivery, user_input.c.input_seq, user_input.c.body, user_input.c.blob_id)
-            .join(user_input, user_input.c.input_id == delivery.c.input_id)
-            .where(delivery.c.target_run_id == loaded.run_id)
-            .order_by(user_input.c.input_seq)
-        )
         found = []
-        for row in conn.execute(query):
+        for row in conn.execute(session.INPUTS_OF_RUN, {"run_id": loaded.run_id}):
             held = UserInputDelivery(
                 DeliveryId(row.delivery_id),
                 InputId(row.input_id),
