@@ -25,7 +25,7 @@ from bench.database import Postgres
 from bench.process import cpu_ms
 from bench.workload import accept_runs, first_dispatch, in_process_script
 
-_SESSION = "SET plan_cache_mode=force_generic_plan; SET synchronous_commit=on"
+_SESSION = "SET plan_cache_mode=force_generic_plan; SET synchronous_commit=on; SET enable_seqscan=off; SET jit=off"
 _UNBOUNDED = 10**9
 _READY_TIMEOUT_S = 120.0
 
@@ -170,5 +170,6 @@ def _connect(url: str) -> Any:
     connection = Postgres.connect(url)
     with connection.cursor() as cursor:
         cursor.execute(_SESSION)
-        cursor.execute(";".join(template.postgres_prepare for template in TEMPLATES))
+        for template in TEMPLATES:
+            cursor.execute(template.postgres_prepare)
     return connection

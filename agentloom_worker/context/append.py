@@ -17,10 +17,11 @@ from agentloom_worker.domain.context import (
 )
 from agentloom_worker.domain.model import Role
 from agentloom_worker.domain.operation import Payload
-from agentloom_worker.frozen import replace
+from agentloom_worker.frozen import quick_init, replace
 from agentloom_worker.ids import CallId, Ids, InputId, OperationId, RecordId, ReleaseId
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class NewRecord:
     """One message to append: where its raw body stands, the hash of what it counts as, its wire fragment."""
@@ -41,6 +42,7 @@ class NewRecord:
     body: Payload | None = None  # of a fact that was made nowhere else (RawRef.RECORD)
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Appended:
     """The moved heads, the grown view and the rows to insert."""

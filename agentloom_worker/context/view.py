@@ -9,9 +9,12 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from agentloom_worker.frozen import quick_init
+
 EMPTY_CHAIN = hashlib.sha256(b"").digest()
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class View:
     """`length` fragments; `chain` is h(n) = sha256(h(n-1) ‖ sha256(fragment n)).

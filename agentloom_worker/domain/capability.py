@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from agentloom_worker.domain.model import Failure, ToolSchema
 from agentloom_worker.domain.policy import RetryPolicy
+from agentloom_worker.frozen import quick_init
 
 
 class CapabilityKind(StrEnum):
@@ -105,6 +106,7 @@ class ResultStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class ToolResult:
     """What a handler gave back: text for the model, or a structured JSON value, or a failure.

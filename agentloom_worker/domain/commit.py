@@ -6,6 +6,7 @@ from uuid import UUID
 
 from agentloom_worker.domain.dispatch import Claim, Successor
 from agentloom_worker.domain.run import EndCause, RunStatus
+from agentloom_worker.frozen import quick_init
 from agentloom_worker.ids import (
     BatchId,
     BlobId,
@@ -19,6 +20,7 @@ from agentloom_worker.ids import (
 )
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Part:
     """A seed key and the hash of the command's inputs: never of ids, times or filled-in defaults (A24)."""
@@ -27,6 +29,7 @@ class Part:
     command_hash: bytes
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Put:
     """Insert where `before` is None, else compare-and-set from the revision that was read."""
@@ -47,6 +50,7 @@ class RunMove(StrEnum):
     CLEANED = "cleaned"  # terminal; cleanup is done
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class RunFence:
     """The first statement of a commit. `input_head` asserts which inputs a prepare or an end has seen (RULINGS A6).
@@ -68,6 +72,7 @@ class RunFence:
     interrupted: bool = False  # a STOP that comes with a new input
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Event:
     """What clients may hear: counts, codes and times, never text."""
@@ -76,6 +81,7 @@ class Event:
     fields: tuple[tuple[str, object], ...] = ()
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class OutboxRow:
     """A successor with its identity and queue; claimed already where it will run inline (RULINGS T13)."""
@@ -119,6 +125,7 @@ class RunAccept:
     expiry: Successor
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class RuntimeCommit:
     """One transaction. `key` names it in scope_commit; `parts` are the seed keys that it carries.
@@ -148,6 +155,7 @@ class RuntimeCommit:
     receipt: bytes | None = None
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class CommitReceipt:
     """What the database said in the same transaction; the next inline step knows of stops for nothing."""

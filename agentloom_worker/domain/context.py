@@ -6,6 +6,7 @@ from enum import StrEnum
 from agentloom_worker.canonical import canonical_bytes, sha256
 from agentloom_worker.domain.model import Role
 from agentloom_worker.domain.operation import Payload
+from agentloom_worker.frozen import quick_init
 from agentloom_worker.ids import (
     BlobId,
     CallId,
@@ -57,6 +58,7 @@ class RoleContext:
     revision: int
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class ContextRecord:
     """One message fact. Never updated."""
@@ -77,6 +79,7 @@ class ContextRecord:
     body: Payload | None = None
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class EffectiveEntry:
     """What a record counts as from one revision on. `effective_ref` is None while effective equals raw.
@@ -99,6 +102,7 @@ class EffectiveEntry:
     dependency_refs: tuple[str, ...] = ()
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class EffectiveRevision:
     """One link of the manifest's hash chain."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from uuid import UUID
 
+from agentloom_worker.frozen import quick_init
 from agentloom_worker.ids import ClaimToken, DispatchId, ProcessId, RunId
 
 
@@ -23,6 +24,7 @@ class Queue(StrEnum):
     SOLITARY = "solitary"
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Successor:
     """A row to be inserted by a commit. The key names the cause (RULINGS T5).
@@ -48,6 +50,7 @@ class WakeUp:
     force: bool = False
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Claim:
     """A row that this process holds. `attempts` includes this claim; `now_us` is the database's clock.

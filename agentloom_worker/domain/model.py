@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from agentloom_worker.domain.policy import RetryClass
+from agentloom_worker.frozen import quick_init
 
 
 class Role(StrEnum):
@@ -28,6 +29,7 @@ class MessageCall:
     arguments_text: str
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Message:
     """One message of a request. `wire_id` pairs a tool message with its call."""
@@ -56,6 +58,7 @@ class RequestParameters:
     extra: tuple[tuple[str, object], ...] = ()  # provider parameters of the release, sorted by name
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class ResponseCall:
     """A call as the model gave it, in order of appearance."""
@@ -75,6 +78,7 @@ class Usage:
     cached_tokens: int = 0
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class ModelResponse:
     """A complete response; only a legal final frame makes one (seed 004, 6.2)."""

@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from agentloom_worker.canonical import sha256
 from agentloom_worker.domain.model import Executed, FirstOutput
+from agentloom_worker.frozen import quick_init
 from agentloom_worker.ids import BatchId, BlobId, CallId, NodeId, OperationId, RunId, derived_id
 
 
@@ -32,6 +33,7 @@ class OperationStatus(StrEnum):
         return self not in (OperationStatus.PREPARED, OperationStatus.ATTEMPTING)
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Payload:
     """A body: canonical JSON bytes inline, or the id of a blob of the same owner."""
@@ -40,6 +42,7 @@ class Payload:
     blob_id: BlobId | None = None
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Operation:
     """`request` is the frozen recipe of a model operation; a call's arguments stand in its model operation.
@@ -81,6 +84,7 @@ class AttemptState(StrEnum):
     UNKNOWN = "unknown"
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One try. `maybe_sent` is set where a claim that may have begun the effect was voided (RULINGS R3)."""

@@ -11,6 +11,7 @@ from uuid import UUID
 from agentloom_worker.canonical import canonical_bytes, parse
 from agentloom_worker.domain.model import RequestParameters
 from agentloom_worker.errors import InvariantError
+from agentloom_worker.frozen import quick_init
 from agentloom_worker.ids import InputId
 
 
@@ -59,6 +60,7 @@ class RequestBinding:
         )
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """`revision` fixes the manifest, `record_head` how many records it holds, `input_cutoff` the inputs.

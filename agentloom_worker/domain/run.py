@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from agentloom_worker.canonical import canonical_bytes, parse
 from agentloom_worker.errors import InvariantError
+from agentloom_worker.frozen import quick_init
 from agentloom_worker.ids import (
     BatchId,
     GraphId,
@@ -229,6 +230,7 @@ class TicketState(StrEnum):
     RELEASED = "released"
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class LoopTicket:
     """The permission for one business model operation."""
@@ -246,6 +248,7 @@ class BatchState(StrEnum):
     DELIVERED = "delivered"
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class CallBatch:
     """The calls of one accepted assistant message. A member is its operation (batch_id, ordinal)."""

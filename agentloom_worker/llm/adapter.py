@@ -1,22 +1,77 @@
 """What a model protocol must offer: stable request bytes, and one attempt that ends in one outcome."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from agentloom_worker.cancellation import Cancellation
 from agentloom_worker.domain.model import FirstOutput, Message, ModelOutcome, RequestParameters, ToolSchema
 
+_PIECE_BYTES = 65_536
+
+
+class Fragments(Protocol):
+    """The messages of a request, encoded, in order (context/view.py)."""
+
+    @property
+    def length(self) -> int:
+        """How many there are."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """Their bytes together, without commas."""
+        ...
+
+    def fragments(self) -> Sequence[bytes]:
+        """All of them; costs time in proportion to their number."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RequestBody:
+    """The body of a request, which nobody has joined yet: making one touches no message.
+
+    Whoever sends it iterates over pieces of about 64 KiB, so that a long history is never copied as a whole.
+    """
+
+    head: bytes = field(repr=False)
+    messages: Fragments = field(repr=False)
+    tail: bytes = field(repr=False)
+
+    @property
+    def size_bytes(self) -> int:
+        """The length of the body as it is sent."""
+        commas = max(0, self.messages.length - 1)
+        return len(self.head) + self.messages.size_bytes + commas + len(self.tail)
+
+    def __iter__(self) -> Iterator[bytes]:
+        piece, size = [self.head], len(self.head)
+        comma = b""
+        for fragment in self.messages.fragments():
+            piece += (comma, fragment)
+            comma = b","
+            size += len(fragment) + 1
+            if size >= _PIECE_BYTES:
+                yield b"".join(piece)
+                piece, size = [], 0
+        piece.append(self.tail)
+        yield b"".join(piece)
+
+    def join(self) -> bytes:
+        """The whole body as one value."""
+        return b"".join(self)
+
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """A frozen request on its way out: the joined body and where it goes.
+    """A frozen request on its way out: its body and where it goes.
 
     `message_count` and `last_message` (the last message's fragment) let the scripted adapter choose a turn
     without parsing a large body; other adapters ignore them.
     """
 
-    body: bytes = field(repr=False)
+    body: RequestBody
     base_url: str
     message_count: int = 0
     last_message: bytes = field(default=b"", repr=False)
@@ -69,12 +124,12 @@ class ModelAdapter(Protocol):
         """
         ...
 
-    def join_body(self, parameters: RequestParameters, fragments: Sequence[bytes], tools: bytes) -> bytes:
-        """The whole body; equal to one encoding of the whole request."""
+    def frame_body(self, parameters: RequestParameters, messages: Fragments, tools: bytes) -> RequestBody:
+        """The whole body; joined, it equals one encoding of the whole request."""
         ...
 
     def envelope_bytes(self, parameters: RequestParameters, tools: bytes) -> int:
-        """`len(join_body(…))` without the fragments and the `n - 1` commas between them."""
+        """`frame_body(…).size_bytes` without the fragments and the `n - 1` commas between them."""
         ...
 
     def stream_once(self, request: ModelCall, attempt: AttemptContext) -> ModelOutcome:

@@ -5,13 +5,13 @@ join of a head, the message fragments and a tail, and every fragment can be enco
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentloom_worker.canonical import canonical_bytes, effective_text
 from agentloom_worker.domain.model import Message, MessageCall, RequestParameters, Role, ToolSchema
 from agentloom_worker.errors import Code, RunError
 from agentloom_worker.limits import RELEASE_CACHE
+from agentloom_worker.llm.adapter import Fragments, RequestBody
 from agentloom_worker.llm.profiles import Profile, ReasoningReplay
 
 ENCODING_VERSION = 1
@@ -101,10 +101,10 @@ class ChatEncoding:
             return kept.hashed
         return canonical_bytes(self._parameter_document(parameters))
 
-    def join_body(self, parameters: RequestParameters, fragments: Sequence[bytes], tools: bytes) -> bytes:
+    def frame_body(self, parameters: RequestParameters, messages: Fragments, tools: bytes) -> RequestBody:
         """The whole body, as it is sent."""
         envelope = self._envelope(parameters, tools)
-        return b"".join((envelope.head, b",".join(fragments), envelope.tail))
+        return RequestBody(envelope.head, messages, envelope.tail)
 
     def envelope_bytes(self, parameters: RequestParameters, tools: bytes) -> int:
         """Bytes of the body around the fragments and their commas."""

@@ -34,7 +34,7 @@ from agentloom_worker.domain.run import TicketState
 from agentloom_worker.domain.session import DeliveryState
 from agentloom_worker.errors import Code, InvariantError, RunError, SupersededError
 from agentloom_worker.frozen import replace
-from agentloom_worker.llm.adapter import AttemptContext, ModelCall
+from agentloom_worker.llm.adapter import AttemptContext, ModelCall, RequestBody
 from agentloom_worker.runtime.commit import commit
 from agentloom_worker.runtime.lane import open_lane, pause_us
 from agentloom_worker.runtime.live import Live
@@ -79,7 +79,7 @@ def perform_model(ports: Ports, slice_: Slice, live: Live) -> tuple[Slice, Outco
         lane.give()
 
 
-def _stream(ports: Ports, slice_: Slice, live: Live, body: bytes, secret: str | None) -> tuple[Slice, ModelEnded]:
+def _stream(ports: Ports, slice_: Slice, live: Live, body: RequestBody, secret: str | None) -> tuple[Slice, ModelEnded]:
     """With everything checked: the send, and what came of it."""
     operation, binding = slice_.operation, slice_.release.model
     assert operation is not None, "an attempt has an operation"
@@ -108,7 +108,7 @@ def _stream(ports: Ports, slice_: Slice, live: Live, body: bytes, secret: str | 
     return receiver.slice, ModelEnded(outcome, live.cancellation.reason)
 
 
-def _checked_body(ports: Ports, slice_: Slice, operation: Operation) -> bytes:
+def _checked_body(ports: Ports, slice_: Slice, operation: Operation) -> RequestBody:
     """Permit, ticket and hash at the moment of the send (seed 004, 6.1); a mismatch parks and sends nothing."""
     ticket = slice_.ticket
     if ticket is None or ticket.state is not TicketState.RESERVED or ticket.operation_id != operation.operation_id:
@@ -121,7 +121,7 @@ def _checked_body(ports: Ports, slice_: Slice, operation: Operation) -> bytes:
             f"operation {operation.operation_id}: the request hashes to {found.hex()}, frozen was {frozen}",
             Code.REQUEST_HASH_MISMATCH,
         )
-    return adapter.join_body(head.parameters, slice_.view.fragments(), head.tools)
+    return adapter.frame_body(head.parameters, slice_.view, head.tools)
 
 
 class _FirstOutputReceiver:

@@ -17,6 +17,7 @@ from agentloom_worker.domain.capability import CapabilitySpec, ToolResult
 from agentloom_worker.domain.dispatch import Queue, WakeUp
 from agentloom_worker.domain.model import RequestParameters
 from agentloom_worker.domain.release import FrozenRelease
+from agentloom_worker.frozen import quick_init
 from agentloom_worker.ids import ContextId, Ids, OwnerId, ReleaseId, RunId
 from agentloom_worker.leases import FastPath
 from agentloom_worker.llm.adapter import ModelAdapter
@@ -117,6 +118,7 @@ class BoundedCache(Generic[Key, Value]):
                 self._weight -= self._weigh(dropped)
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class CachedView:
     """A view as of a revision; later revisions extend it."""

@@ -67,4 +67,4 @@ def rebuild_request(ports: Ports, operation: Operation) -> bytes:
             f" {operation.request_hash.hex()}",
             Code.REQUEST_HASH_MISMATCH,
         )
-    return adapter.join_body(head.parameters, view.fragments(), head.tools)
+    return adapter.frame_body(head.parameters, view, head.tools).join()

@@ -19,6 +19,7 @@ from agentloom_worker.domain.run import (
     RunStatus,
 )
 from agentloom_worker.domain.session import QueuedQuestion, UserInput, UserInputDelivery
+from agentloom_worker.frozen import quick_init
 from agentloom_worker.ids import OperationId, RunId
 from agentloom_worker.runtime.slice import Slice
 
@@ -34,6 +35,7 @@ class RunEnd:
     answer_operation_id: OperationId | None
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """Slice in, changed slice and writes out (RUNTIME 6).

@@ -21,11 +21,11 @@ scope_commit = sa.Table(
     "scope_commit",
     metadata,
     sa.Column("scope_id", sa.Uuid, primary_key=True),
+    sa.Column("created_at", Instant, nullable=False),
     sa.Column("key", Bytes, primary_key=True),
     sa.Column("command_hash", Bytes, nullable=False),
     sa.Column("parts", sa.Text, nullable=False),
     sa.Column("receipt", Bytes),
-    sa.Column("created_at", Instant, nullable=False),
 )
 
 run_event = sa.Table(
@@ -33,9 +33,9 @@ run_event = sa.Table(
     metadata,
     sa.Column("run_id", sa.Uuid, primary_key=True),
     sa.Column("run_seq", sa.BigInteger, primary_key=True),
+    sa.Column("created_at", Instant, nullable=False),
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("fields", Bytes, nullable=False),
-    sa.Column("created_at", Instant, nullable=False),
 )
 
 worker_process = sa.Table(

@@ -31,12 +31,12 @@ role_context = sa.Table(
     sa.Column("run_id", sa.Uuid, sa.ForeignKey("run.run_id"), nullable=False),
     sa.Column("invocation_id", sa.Uuid, nullable=False),
     sa.Column("node_id", sa.Uuid, nullable=False, unique=True),
-    sa.Column("role_key", sa.Text, nullable=False),
     sa.Column("record_head", sa.BigInteger, nullable=False),
     sa.Column("effective_revision", sa.BigInteger, nullable=False),
+    sa.Column("revision", sa.Integer, nullable=False),
     sa.Column("manifest_hash", Bytes, nullable=False),
     sa.Column("last_model_operation_id", sa.Uuid),
-    sa.Column("revision", sa.Integer, nullable=False),
+    sa.Column("role_key", sa.Text, nullable=False),
     **HOT,
 )
 
@@ -96,11 +96,11 @@ effective_entry = sa.Table(
     sa.Column("context_id", sa.Uuid, primary_key=True),
     sa.Column("context_seq", sa.BigInteger, primary_key=True),
     sa.Column("revision", sa.BigInteger, primary_key=True),
+    sa.Column("tokens", sa.BigInteger, nullable=False),
     *one_of("raw_ref", "effective_entry_raw_ref", RawRef),
     sa.Column("effective_ref", sa.Text),
     sa.Column("effective_blob_id", sa.Uuid, sa.ForeignKey("blob.blob_id")),
     sa.Column("effective_hash", Bytes, nullable=False),
-    sa.Column("tokens", sa.BigInteger, nullable=False),
     sa.Column("estimator", sa.Text, nullable=False),
     sa.Column("source_refs", Bytes, nullable=False),
     sa.Column("visible_fields", Bytes, nullable=False),
@@ -113,9 +113,9 @@ effective_revision = sa.Table(
     sa.Column("context_id", sa.Uuid, primary_key=True),
     sa.Column("revision", sa.BigInteger, primary_key=True),
     sa.Column("record_watermark", sa.BigInteger, nullable=False),
+    sa.Column("created_at", Instant, nullable=False),
     sa.Column("manifest_hash", Bytes, nullable=False),
     sa.Column("commit_ref", sa.Text, nullable=False),
-    sa.Column("created_at", Instant, nullable=False),
 )
 
 CONTEXT_INSERT = Template(

@@ -28,6 +28,10 @@ _SESSION = (
     "SET client_connection_check_interval='1s'; SET plan_cache_mode=force_generic_plan; SET synchronous_commit=on;"
     "SET standard_conforming_strings=on;"
 )
+# Every template names its rows by a key. A plan is kept until somebody analyzes the table: one that was made while
+# a table was small would read it from end to end at each commit, however large it grows meanwhile. Compiling a plan
+# (JIT) pays for reports, never for these.
+_PLANS = "SET enable_seqscan=off; SET jit=off;"
 _CONNECT = {
     "connect_timeout": 3,
     "tcp_user_timeout": 5000,
@@ -45,13 +49,8 @@ def render(statements: Sequence[Statement], now: int | None) -> bytes:
     """The message of a commit. Raises ValueError for a text with a NUL, which PostgreSQL does not have."""
     commands = []
     for statement in statements:
-        template = statement.template
-        arguments = (*statement.arguments, now) if template.needs_now else statement.arguments
-        literals = [
-            "NULL" if value is None else literal(value)
-            for literal, value in zip(template.literals, arguments, strict=True)
-        ]
-        commands.append(f"EXECUTE {template.name}({','.join(literals)})" if literals else f"EXECUTE {template.name}")
+        template, arguments = statement.template, statement.arguments
+        commands.append(template.execute(*arguments, now) if template.needs_now else template.execute(*arguments))
     message = ";".join(commands)
     if "\0" in message:
         raise ValueError("a text with a NUL cannot be stored")
@@ -64,7 +63,7 @@ class _Connections:
     How many are busy at once is bounded by the callers' threads, how many stay idle by `idle_max`.
     """
 
-    def __init__(self, url: str, prepare: str, idle_max: int) -> None:
+    def __init__(self, url: str, prepare: Sequence[str], idle_max: int) -> None:
         address = sa.make_url(url)
         arguments, keywords = address.get_dialect()().create_connect_args(address)
         self._arguments, self._keywords = arguments, {**keywords, **_CONNECT}
@@ -106,11 +105,14 @@ class _Connections:
                 return
 
 
-def _configure(connection: psycopg2.extensions.connection, prepare: str) -> None:
+def _configure(connection: psycopg2.extensions.connection, prepare: Sequence[str] = ()) -> None:
     connection.autocommit = True
     connection.set_client_encoding("UTF8")  # see literal.py
     with connection.cursor() as cursor:
-        cursor.execute(_SESSION + prepare)
+        cursor.execute(_SESSION)
+        # One message each: a prepared statement keeps the text of its whole message, and every EXECUTE copies it.
+        for statement in prepare:
+            cursor.execute(statement)
 
 
 class PostgresDriver:
@@ -122,7 +124,7 @@ class PostgresDriver:
         self._clock = clock
         self.engine = _make_engine(url, pool_size, 4)
         self.keeper_engine = _make_engine(url, 1, KEEPER_CONNECTIONS - 1)
-        prepare = ";".join(template.postgres_prepare for template in templates)
+        prepare = (_PLANS, *(template.postgres_prepare for template in templates))
         self._commits = _Connections(url, prepare, pool_size)
         self._wait = threading.Event()
 
@@ -202,5 +204,5 @@ def _make_engine(url: str, pool_size: int, overflow: int) -> sa.Engine:
         pool_reset_on_return=None,
         connect_args=_CONNECT,
     )
-    event.listen(engine, "connect", lambda connection, _record: _configure(connection, ""))
+    event.listen(engine, "connect", lambda connection, _record: _configure(connection))
     return engine

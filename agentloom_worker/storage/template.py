@@ -9,10 +9,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from agentloom_worker.canonical import REPLACEMENT, effective_text
-from agentloom_worker.storage.literal import LITERALS
+from agentloom_worker.frozen import quick_init
+from agentloom_worker.storage.literal import compile_execute
 
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
 _POSTGRES_TYPES = {"uuid": "uuid", "text": "text", "bytes": "bytea", "int": "bigint", "bool": "boolean"}
@@ -68,17 +68,18 @@ class Template:
         postgres = text.replace("{now}", "al_now(:now)")
         postgres = postgres.replace("{lock}", "FOR NO KEY UPDATE").replace("{skip}", "SKIP LOCKED")
         if self.miss is not None and self.reads:
-            postgres = f"SELECT al_assert(EXISTS({postgres}), '{self.miss.value}', '{self.miss.name}', '{self.entity}')"
+            postgres = f"SELECT CASE WHEN EXISTS({postgres}) THEN NULL ELSE {self._refusal} END"
         elif self.miss is not None:
+            # More than the one row that a key names would be an error of PostgreSQL's own.
             postgres = (
-                f"WITH u AS ({postgres} RETURNING 1) SELECT al_assert((SELECT count(*) FROM u) = 1,"
-                f" '{self.miss.value}', '{self.miss.name}', '{self.entity}')"
+                f"WITH u AS ({postgres} RETURNING TRUE AS met)"
+                f" SELECT CASE WHEN (SELECT met FROM u) THEN NULL ELSE {self._refusal} END"
             )
         postgres = _PARAMETER.sub(lambda match: f"${index[match[1]]}", postgres)
         types = ", ".join(_POSTGRES_TYPES[kind] for kind in kinds)
         signature = f" ({types})" if types else ""
         object.__setattr__(self, "postgres_prepare", f"PREPARE {self.name}{signature} AS {postgres}")
-        object.__setattr__(self, "literals", tuple(LITERALS[kind] for kind in kinds))
+        object.__setattr__(self, "execute", compile_execute(self.name, kinds))
         bare = text.replace("{now}", ":now").replace("{lock}", "").replace("{skip}", "")
         sqlite = _PARAMETER.sub(lambda match: f"?{index[match[1]]}", bare)
         object.__setattr__(self, "sqlite", sqlite)
@@ -90,10 +91,16 @@ class Template:
     kinds: tuple[str, ...] = ()
     needs_now: bool = False
     postgres_prepare: str = ""
-    literals: tuple[Callable[[Any], str], ...] = ()
+    execute: Callable[..., str] = str  # from the values, the clock last where it is needed
     sqlite: str = ""
     uuid_positions: tuple[int, ...] = ()
     text_positions: tuple[int, ...] = ()
+
+    @property
+    def _refusal(self) -> str:
+        """The call that raises; it is made only where the row was missed, since a call costs."""
+        assert self.miss is not None
+        return f"al_assert(FALSE, '{self.miss.value}', '{self.miss.name}', '{self.entity}')"
 
     @property
     def postgres_execute(self) -> str:
@@ -110,6 +117,7 @@ class Template:
         return Statement(self, arguments)
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Statement:
     """A template with its values."""

@@ -1,13 +1,21 @@
-"""What a long run costs in bytes of the database."""
+"""What a long run costs: bytes of the database, and work per loop."""
 
 import json
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
+import pytest
+import sqlalchemy as sa
+
+from agentloom_worker.context.view import View
 from agentloom_worker.domain.operation import OperationKind
 from agentloom_worker.llm.adapters.scripted import CallsTurn, ScriptedCall, ScriptedRequest, ScriptedTurn, TextTurn
 from agentloom_worker.runtime.request import rebuild_request
-from tests.acceptance.harness import answer, ask, model_operations, operations, query, simulated
+from tests.acceptance.harness import answer, ask, model_operations, operations, query, simulated, wait_for
 from tests.factories import python_tool, release_document
+from tests.servers import PostgresServer
 from tests.simulator import Worker
 
 CALLS = 100
@@ -54,3 +62,96 @@ def test_D14_a_hundred_calls_and_200_000_tokens_grow_the_database_by_less_than_t
         assert transcript > CALLS * RESULT_BYTES
         grown = _size(worker) - before
         assert grown < 2 * transcript, f"{grown} bytes for a transcript of {transcript}"
+
+
+EARLY_LOOP, LATE_LOOP, LOOPS_COUNTED = 50, 400, 20
+ROWS_READ = "SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0) FROM pg_stat_user_tables"
+OTHERS = """
+    SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name = 'agentloom'
+"""
+
+
+def _echoing(loops: int, note: Callable[[int], None] = lambda loop: None) -> Callable[[ScriptedRequest], ScriptedTurn]:
+    """A model that calls a tool in every loop but the last, and says which loop it was asked in."""
+
+    def turn(request: ScriptedRequest) -> ScriptedTurn:
+        loop = (request.message_count - 2) // 2 + 1
+        note(loop)
+        if loop == loops:
+            return TextTurn("done")
+        return CallsTurn((ScriptedCall("echo", '{"text": "again"}', f"call_{loop}"),))
+
+    return turn
+
+
+def _echo_release() -> dict[str, Any]:
+    return release_document(
+        tools={"echo": python_tool(handler="tests.tools:echo")},
+        models={"main": {"context_window_tokens": 2_000_000}},
+        agent={"limits": {"max_loops": 1_000}},
+    )
+
+
+def test_a_late_loop_touches_as_many_fragments_and_takes_as_many_instructions_as_an_early_one(
+    clean_sqlite: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work: Counter[str] = Counter()
+    at_loop: dict[int, Counter[str]] = {}
+    extend, fragments = View.extend, View.fragments
+
+    def counted_extend(view: View, new: Sequence[bytes], *rest: Any, **options: Any) -> View:
+        work["fragments"] += len(new)
+        return extend(view, new, *rest, **options)
+
+    def counted_fragments(view: View) -> list[bytes]:
+        work["fragments"] += view.length
+        return fragments(view)
+
+    def counted_instructions() -> int:
+        work["instructions"] += 10
+        return 0
+
+    monkeypatch.setattr(View, "extend", counted_extend)
+    monkeypatch.setattr(View, "fragments", counted_fragments)
+    loops = LATE_LOOP + LOOPS_COUNTED + 1
+    scripts = {"main": _echoing(loops, lambda loop: at_loop.update({loop: Counter(work)}))}
+    with simulated(clean_sqlite, scripts=scripts) as worker:
+        driver: Any = worker.ports.store.driver
+        sa.event.listen(
+            driver.engine, "connect", lambda plain, _record: plain.set_progress_handler(counted_instructions, 10)
+        )
+        driver._connection().set_progress_handler(counted_instructions, 10)
+        run_id = ask(worker.ports, _echo_release())
+        worker.drive()
+        assert answer(worker.ports, run_id) == "done"
+    early, late = (at_loop[first + LOOPS_COUNTED] - at_loop[first] for first in (EARLY_LOOP, LATE_LOOP))
+    assert early["fragments"] == late["fragments"] == 2 * LOOPS_COUNTED
+    assert early["instructions"] > 1000
+    assert late["instructions"] <= 1.05 * early["instructions"]
+
+
+def test_the_rows_that_postgresql_reads_per_loop_do_not_grow_with_the_run(
+    postgres_server: PostgresServer, postgres_template: str
+) -> None:
+    # New, not emptied: nobody has analyzed its tables, so that every read is planned by key.
+    url = postgres_server.create_database(template=postgres_template)
+    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+
+    def number(statement: str) -> int:
+        with engine.connect() as conn:
+            return int(conn.execute(sa.text(statement)).scalar_one())
+
+    def rows_read(loops: int) -> int:
+        """By a run of so many loops. A connection has reported all that it read when it is closed."""
+        before = number(ROWS_READ)
+        with simulated(url, scripts={"main": _echoing(loops)}) as worker:
+            run_id = ask(worker.ports, _echo_release())
+            worker.drive()
+            assert answer(worker.ports, run_id) == "done"
+        wait_for(lambda: number(OTHERS) == 0, "the worker's connections are closed")
+        return number(ROWS_READ) - before
+
+    short, long = rows_read(EARLY_LOOP) / EARLY_LOOP, rows_read(LATE_LOOP) / LATE_LOOP
+    assert short > 10
+    assert long <= 1.05 * short

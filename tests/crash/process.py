@@ -144,7 +144,7 @@ class Script:
 
     def __call__(self, request: ScriptedRequest) -> ScriptedTurn:
         messages = request.body["messages"]
-        digest = hash_of(request.call.body)
+        digest = hash_of(request.call.body.join())
         view = View(messages, 1 + self._ledger.count("bytes", digest), *self._place())
         self._ledger.note("bytes", digest)
         self._ledger.note("arrival", view.run_no, view.loop_no)

@@ -58,7 +58,7 @@ def test_a_text_with_a_nul_is_refused_before_it_is_sent() -> None:
 
 
 def test_a_missing_argument_is_refused_before_it_is_sent() -> None:
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(TypeError, match="missing"):
         render([ECHO(None, "a")], None)
 
 

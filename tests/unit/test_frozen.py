@@ -1,4 +1,4 @@
-"""The fast `replace` does what the standard one does."""
+"""The fast `__init__` and `replace` do what the standard ones do."""
 
 import dataclasses
 import inspect
@@ -11,11 +11,20 @@ import pytest
 
 import agentloom_worker.domain
 import agentloom_worker.runtime
-from agentloom_worker.frozen import replace
+from agentloom_worker.frozen import quick_init, replace
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
+    number: int
+    text: str = "a"
+    items: list[int] = field(default_factory=list)
+    cls: int = 0
+
+
+@quick_init
+@dataclass(frozen=True, slots=True)
+class Quick:
     number: int
     text: str = "a"
     items: list[int] = field(default_factory=list)
@@ -77,3 +86,41 @@ def test_every_frozen_class_copies_as_the_standard_library_copies_it(cls: Any) -
         ours, theirs = change(value, **{name: other}), dataclasses.replace(value, **{name: other})
         assert [getattr(ours, one) for one in names] == [getattr(theirs, one) for one in names]
         assert type(ours) is cls
+
+
+@pytest.mark.parametrize("given", [{}, {"text": "b"}, {"items": [1], "cls": 2}], ids=str)
+def test_a_quick_class_is_made_with_the_same_defaults(given: dict[str, Any]) -> None:
+    ours, theirs = Quick(1, **given), Value(1, **given)
+    assert dataclasses.astuple(ours) == dataclasses.astuple(theirs)
+    assert repr(ours) == repr(theirs).replace("Value", "Quick")
+    assert Quick(1).items is not Quick(1).items
+
+
+def test_a_quick_class_is_frozen_too() -> None:
+    value: Any = Quick(1)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        value.number = 3
+
+
+@pytest.mark.parametrize(("given", "named"), [((), {}), ((1,), {"size": 2}), ((1,), {"number": 2})], ids=str)
+def test_a_quick_class_refuses_the_arguments_that_the_standard_one_refuses(
+    given: tuple[int, ...], named: dict[str, int]
+) -> None:
+    for cls in (Value, Quick):
+        make: Any = cls
+        with pytest.raises(TypeError, match="__init__"):
+            make(*given, **named)
+
+
+def test_a_class_that_checks_itself_cannot_be_quick() -> None:
+    with pytest.raises(TypeError, match="Checked"):
+        quick_init(Checked)
+
+
+def test_a_class_without_slots_cannot_be_quick() -> None:
+    @dataclass(frozen=True)
+    class Open:
+        number: int
+
+    with pytest.raises(TypeError, match="Open"):
+        quick_init(Open)

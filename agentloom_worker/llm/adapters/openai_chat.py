@@ -160,6 +160,7 @@ def _http_request(exchange: _Exchange) -> httpx.Request:
         # Compression would make the provider's proxies hold fragments back.
         "Accept-Encoding": "identity",
         "Content-Type": "application/json",
+        "Content-Length": str(exchange.request.body.size_bytes),
         "User-Agent": f"agentloom-worker/{__version__}",
     }
     if attempt.api_key is not None:

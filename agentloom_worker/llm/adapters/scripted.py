@@ -59,7 +59,7 @@ class ScriptedRequest:
     @functools.cached_property
     def body(self) -> dict[str, Any]:
         """The whole request; costs time in proportion to its size."""
-        document: dict[str, Any] = json.loads(self.call.body)
+        document: dict[str, Any] = json.loads(self.call.body.join())
         return document
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from agentloom_worker.cancellation import Cancellation
 from agentloom_worker.clock import Clock, SystemClock
+from agentloom_worker.context.view import View
 from agentloom_worker.domain.model import (
     Completed,
     Failed,
@@ -63,7 +64,7 @@ def new_adapter(profile: Profile = GENERIC, clock: Clock | None = None) -> OpenA
 
 def request_to(adapter: ModelAdapter, base_url: str, text: str = "hello") -> ModelCall:
     fragment = adapter.encode_message(Message(Role.USER, text))
-    body = adapter.join_body(RequestParameters("m", 100), [fragment], b"")
+    body = adapter.frame_body(RequestParameters("m", 100), View().extend([fragment]), b"")
     return ModelCall(body, base_url, message_count=1, last_message=fragment)
 
 

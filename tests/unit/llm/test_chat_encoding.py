@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentloom_worker.canonical import canonical_bytes
+from agentloom_worker.context.view import View
 from agentloom_worker.domain.model import Message, MessageCall, RequestParameters, Role, ToolSchema
 from agentloom_worker.errors import Code, RunError
 from agentloom_worker.llm.chat_encoding import EMPTY_ASSISTANT_TEXT, ChatEncoding, wire_arguments
@@ -59,9 +60,12 @@ def test_the_fragments_are_the_golden_bytes(encoding: ChatEncoding) -> None:
 def test_the_whole_body_is_the_golden_bytes(encoding: ChatEncoding) -> None:
     fragments = [encoding.encode_message(item) for item in CONVERSATION]
     tools = encoding.encode_tools(TOOLS)
-    assert encoding.join_body(PARAMETERS, fragments, tools) == (GOLDEN / "body.json").read_bytes()
+    assert (
+        encoding.frame_body(PARAMETERS, View().extend(fragments), tools).join() == (GOLDEN / "body.json").read_bytes()
+    )
     assert encoding.encode_parameters(PARAMETERS) == (GOLDEN / "parameters.json").read_bytes()
-    assert encoding.join_body(RequestParameters("m", 1), [], b"") == (GOLDEN / "smallest.json").read_bytes()
+    smallest = encoding.frame_body(RequestParameters("m", 1), View(), b"")
+    assert smallest.join() == (GOLDEN / "smallest.json").read_bytes()
 
 
 text = st.text(max_size=20) | st.text(st.characters(categories=["Cs", "Cc", "Ll"]), max_size=5)
@@ -91,13 +95,15 @@ def test_the_join_of_fragments_is_one_encoding_of_the_whole_and_its_length_adds_
     parameters = RequestParameters("m", 7, extra)
     fragments = [encoding.encode_message(item) for item in items]
     tool_bytes = encoding.encode_tools(tools)
-    body = encoding.join_body(parameters, fragments, tool_bytes)
+    framed = encoding.frame_body(parameters, View().extend(fragments), tool_bytes)
+    body = framed.join()
     whole: dict[str, Any] = json.loads(encoding.encode_parameters(parameters))
     whole["messages"] = [json.loads(fragment) for fragment in fragments]
     if tools:
         whole["tools"] = json.loads(tool_bytes)
     assert body == canonical_bytes(whole)
     commas = max(0, len(fragments) - 1)
+    assert len(body) == framed.size_bytes
     assert len(body) == encoding.envelope_bytes(parameters, tool_bytes) + sum(map(len, fragments)) + commas
     body.decode("utf-8", "strict")
 

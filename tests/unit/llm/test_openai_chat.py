@@ -230,7 +230,7 @@ def test_the_request_is_the_frozen_body_and_carries_the_key_as_a_header() -> Non
         request = request_to(adapter, server.base_url + "/")
         adapter.stream_once(request, attempt.context())
         exchange: Exchange = server.requests.get(timeout=10)
-    assert exchange.body == request.body
+    assert exchange.body == request.body.join()
     assert exchange.head.startswith(b"POST /v1/chat/completions HTTP/1.1\r\n")
     assert f"Authorization: Bearer {SECRET}".encode() in exchange.head
     assert json.loads(exchange.body)["stream"] is True
