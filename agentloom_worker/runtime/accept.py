@@ -9,7 +9,7 @@ from uuid import UUID
 from agentloom_worker.canonical import canonical_bytes, parse
 from agentloom_worker.domain.commit import Event, Part, Put, RunAccept, RunFence, RunMove, RuntimeCommit
 from agentloom_worker.domain.context import EMPTY_MANIFEST, RoleContext
-from agentloom_worker.domain.dispatch import Successor
+from agentloom_worker.domain.dispatch import Successor, first_prepare
 from agentloom_worker.domain.run import (
     AgentInvocation,
     Continuation,
@@ -157,7 +157,7 @@ def _question(
     node_id, context_id = NodeId(new()), ContextId(new())
     release = load_owned_release(ports, release_id).release
     payload, blobs = make_payload(ports, session.owner_id, body)
-    first = Successor("prepare_context", node_id, f"prepare:{node_id}:1")
+    first = first_prepare(node_id, session.run_head + 1)
     expiry = Successor("expire_run", run_id, f"expire:{run_id}")
     receipt = canonical_bytes({"v": 1, "run": str(run_id), "input": str(input_id), "release": str(release_id)})
     return RuntimeCommit(

@@ -36,6 +36,7 @@ from agentloom_worker.runtime.lease import Keeper
 from agentloom_worker.runtime.live import Live
 from agentloom_worker.runtime.outcome import ModelEnded, Outcome, ToolEnded
 from agentloom_worker.runtime.ports import US, Ports
+from agentloom_worker.runtime.release import load_owned_release
 from agentloom_worker.runtime.result import (
     StepResult,
     locks_session,
@@ -43,8 +44,9 @@ from agentloom_worker.runtime.result import (
     merge_parts,
     merge_puts,
 )
-from agentloom_worker.runtime.slice import Slice, load_owned_release, load_slice, remember_view
+from agentloom_worker.runtime.slice import Slice, load_slice
 from agentloom_worker.runtime.table import STEPS, EffectStep, PureStep
+from agentloom_worker.runtime.view import remember_view
 
 _UNKNOWN_STEP_DELAY_US = 5 * US
 _FUSED_PARTS_MAX = 16
@@ -357,7 +359,7 @@ class StepRunner:
     def _may_inline(self, successor: Successor, budget: _Budget) -> bool:
         if successor.delay_us or successor.due_at is not None or self._keeper.draining:
             return False
-        queue = STEPS[successor.step].queue
+        queue = successor.queue or STEPS[successor.step].queue
         if queue is not Queue.CONTROL and queue.value not in self._ports.settings.queues:
             return False
         return budget.hops > 0 and self._ports.clock.monotonic_s() < budget.until_s
