@@ -18,6 +18,33 @@ class Requirement:
 
 
 REQUIREMENTS = {
+    "C01": Requirement(
+        "seed 004, 14.4 and 14.1",
+        "all",
+        (
+            "acceptance/test_history.py::test_C01_L01_the_two_newest_ends_are_shown_in_full_whatever_they_are",
+            "acceptance/test_history.py::test_C01_history_stands_in_the_order_of_the_questions_not_of_the_runs",
+            "acceptance/test_history.py::test_C01_recent_runs_says_how_many_keep_their_process",
+            "acceptance/test_history_oracle.py::test_C01_L01_L07_requests_of_any_session_show_what_the_oracle_expects",
+            "acceptance/test_history_oracle.py::test_C01_a_session_with_every_end_in_it",
+            "unit/context/test_place.py::test_C01_words_stand_where_protected_else_last_delivered_else_first_given",
+        ),
+    ),
+    "C02": Requirement(
+        "seed 004, 14.4",
+        "all",
+        (
+            "acceptance/test_history.py::test_C02_L02_five_supplements_are_five_inputs_of_one_run_and_outlive_its_process",
+        ),
+    ),
+    "C03": Requirement(
+        "seed 004, 14.4",
+        "the interface: a foreign session, role or id is refused with one error; there is one role yet",
+        (
+            "acceptance/test_reading.py::test_C03_L25_who_may_not_read_hears_the_same_whether_it_exists_or_not",
+            "acceptance/test_reading.py::test_C03_a_missing_operation_of_an_own_session_tells_no_more_than_a_foreign_one",
+        ),
+    ),
     "C10": Requirement(
         "seed 004, 14.4",
         "accepting: saved but not appended, one record, one ticket, one batch",
@@ -35,6 +62,11 @@ REQUIREMENTS = {
             "acceptance/test_delivery.py::test_C11_results_in_reverse_order_stand_in_the_order_of_the_calls",
         ),
     ),
+    "C13": Requirement(
+        "seed 004, 14.4",
+        "all",
+        ("acceptance/test_history.py::test_C13_a_question_that_cannot_fit_is_kept_and_named_apart_from_the_history",),
+    ),
     "C15": Requirement(
         "seed 004, 14.4",
         "models and tools; compaction is not built yet",
@@ -47,8 +79,8 @@ REQUIREMENTS = {
         "seed 004, 14.4 and 7.2",
         "all",
         (
+            "acceptance/test_results.py::test_C19_L25_a_reference_of_another_session_is_refused_like_one_of_nobody",
             "acceptance/test_results.py::test_C19_a_large_result_is_stored_whole_and_shown_as_the_range_that_it_names",
-            "acceptance/test_results.py::test_C19_a_reference_of_another_run_is_refused_like_one_that_does_not_exist",
             "acceptance/test_results.py::test_C19_reading_on_is_a_new_operation_each_time_and_shows_nothing_that_was_not_asked_for",
             "unit/capabilities/test_result.py::test_C19_answer_of_result_read_is_never_previewed_itself",
             "unit/capabilities/test_result.py::test_C19_arguments_of_result_read",
@@ -60,6 +92,54 @@ REQUIREMENTS = {
             "unit/capabilities/test_result.py::test_C19_reading_at_or_past_the_end_is_empty_and_ends",
             "unit/capabilities/test_result.py::test_C19_slices_one_after_the_other_are_the_whole_text",
             "unit/capabilities/test_result.py::test_C19_structured_result_is_previewed_as_json_text",
+        ),
+    ),
+    "L01": Requirement(
+        "seed 000, 12, row 1",
+        "all",
+        (
+            "acceptance/test_history.py::test_C01_L01_the_two_newest_ends_are_shown_in_full_whatever_they_are",
+            "acceptance/test_history_oracle.py::test_C01_L01_L07_requests_of_any_session_show_what_the_oracle_expects",
+        ),
+    ),
+    "L02": Requirement(
+        "seed 000, 12, row 2",
+        "all",
+        (
+            "acceptance/test_history.py::test_C02_L02_five_supplements_are_five_inputs_of_one_run_and_outlive_its_process",
+        ),
+    ),
+    "L07": Requirement(
+        "seed 000, 12, row 7",
+        "all",
+        (
+            "acceptance/test_history.py::test_L07_L12_L14_an_answer_that_broke_off_is_marked_material_of_recent_runs_and_no_decision",
+            "acceptance/test_history.py::test_L07_a_request_is_rebuilt_byte_for_byte_after_its_inputs_have_moved_on",
+            "acceptance/test_history.py::test_L07_calls_that_never_got_a_result_are_closed_and_their_operations_stay_what_they_are",
+            "acceptance/test_history_oracle.py::test_C01_L01_L07_requests_of_any_session_show_what_the_oracle_expects",
+            "golden/test_rounds_golden.py::test_L07_W04_items_of_rounds_1_encode_to_the_recorded_bytes",
+        ),
+    ),
+    "L08": Requirement(
+        "seed 000, 12, row 8",
+        "the history; the rest is C19",
+        (
+            "acceptance/test_results.py::test_L08_a_preview_in_the_history_is_not_unfolded_and_can_be_read_on_by_a_new_operation",
+        ),
+    ),
+    "L12": Requirement(
+        "seed 000, 12, row 12",
+        "the history: a broken stream is marked material, never a message of the model",
+        (
+            "acceptance/test_history.py::test_L07_L12_L14_an_answer_that_broke_off_is_marked_material_of_recent_runs_and_no_decision",
+        ),
+    ),
+    "L14": Requirement(
+        "seed 000, 12, row 14",
+        "the history: nothing of an answer that broke off is shown as one or carried out",
+        (
+            "acceptance/test_history.py::test_L07_L12_L14_an_answer_that_broke_off_is_marked_material_of_recent_runs_and_no_decision",
+            "acceptance/test_history.py::test_L14_calls_of_an_answer_that_broke_off_are_shown_to_nobody",
         ),
     ),
     "L21": Requirement(
@@ -80,6 +160,14 @@ REQUIREMENTS = {
         "all",
         (
             "acceptance/test_recovery.py::test_L23_a_delivery_whose_successor_nobody_was_told_of_goes_on_and_adds_no_message",
+        ),
+    ),
+    "L25": Requirement(
+        "seed 000, 12, row 25",
+        "reading under an authority, result.read",
+        (
+            "acceptance/test_reading.py::test_C03_L25_who_may_not_read_hears_the_same_whether_it_exists_or_not",
+            "acceptance/test_results.py::test_C19_L25_a_reference_of_another_session_is_refused_like_one_of_nobody",
         ),
     ),
     "D01": Requirement(
@@ -323,6 +411,8 @@ REQUIREMENTS = {
         "CASES",
         "the encoding of blank answers",
         (
+            "acceptance/test_history.py::test_W04_empty_answers_are_valid_for_strict_providers_in_the_history_too",
+            "golden/test_rounds_golden.py::test_L07_W04_items_of_rounds_1_encode_to_the_recorded_bytes",
             "unit/llm/test_chat_encoding.py::test_W04_a_blank_answer_with_calls_has_no_content",
             "unit/llm/test_chat_encoding.py::test_W04_a_blank_answer_without_calls_shows_visible_text",
         ),
@@ -362,6 +452,7 @@ REQUIREMENTS = {
         "CASES",
         "raw, effective value and preview of results",
         (
+            "acceptance/test_history.py::test_W08_odd_results_stand_in_the_history_as_they_stood_in_their_run",
             "unit/capabilities/test_result.py::test_W08_effective_text_is_valid_utf8_and_the_same_from_raw",
             "unit/capabilities/test_result.py::test_W08_lone_surrogate_is_kept_in_raw_and_replaced_in_the_effective_text",
             "unit/capabilities/test_result.py::test_W08_lone_surrogates_inside_of_json_are_replaced_and_said",
@@ -462,6 +553,13 @@ REQUIREMENTS = {
             "unit/llm/test_openai_chat_limits.py::test_S10_a_stall_ends_by_the_deadline_always",
         ),
     ),
+    "K01": Requirement(
+        "CASES",
+        "one run, without compaction",
+        (
+            "acceptance/test_history.py::test_K01_forty_constraints_of_one_run_stand_verbatim_and_in_order_in_each_later_request",
+        ),
+    ),
     "K04": Requirement(
         "CASES",
         "the check of a release",
@@ -470,5 +568,17 @@ REQUIREMENTS = {
             "unit/domain/test_release.py::test_K04_fixed_part_between_trigger_and_budget_is_accepted_with_a_warning",
             "unit/domain/test_release.py::test_K04_warning_begins_exactly_at_the_trigger",
         ),
+    ),
+    "K08": Requirement(
+        "CASES",
+        "the check before every call; compaction is not built yet",
+        (
+            "acceptance/test_history.py::test_K08_the_window_is_checked_before_each_of_many_calls_and_ends_the_run_with_numbers",
+        ),
+    ),
+    "K09": Requirement(
+        "CASES",
+        "all",
+        ("acceptance/test_history.py::test_K09_the_first_message_is_the_same_bytes_forty_runs_later",),
     ),
 }

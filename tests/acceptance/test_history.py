@@ -7,14 +7,16 @@ import sqlalchemy as sa
 
 from agentloom_worker.canonical import canonical_bytes, parse
 from agentloom_worker.domain.dispatch import Queue
+from agentloom_worker.domain.model import Partial, ResponseCall
 from agentloom_worker.domain.operation import OperationKind, OperationStatus
 from agentloom_worker.domain.run import RunStatus
 from agentloom_worker.errors import Code
-from agentloom_worker.llm.adapters.scripted import CallsTurn, ScriptedCall, TextTurn
+from agentloom_worker.llm.adapters.scripted import CallsTurn, FailureTurn, ScriptedCall, TextTurn
 from agentloom_worker.runtime.request import rebuild_request
 from agentloom_worker.storage.tables import metadata
 from tests.acceptance.harness import assert_paired, frozen_bodies, frozen_requests, operations, run_of
 from tests.conversation import (
+    REJECTED,
     STEPWISE,
     Conversation,
     breaks_off,
@@ -189,13 +191,16 @@ def test_L07_L12_L14_an_answer_that_broke_off_is_marked_material_of_recent_runs_
 
 
 def test_L14_calls_of_an_answer_that_broke_off_are_shown_to_nobody(conversation: Conversation) -> None:
-    conversation.ask("Q1", breaks_off("half"))
+    begun = (ResponseCall(0, "c1", "echo", '{"text": "delete ev'),)
+    first = conversation.ask("Q1", FailureTurn(REJECTED, Partial("half", calls=begun)))
     conversation.finish()
+    assert operations(conversation.ports, first, OperationKind.TOOL) == []
     conversation.ask("Q2")
     conversation.finish()
     (request,) = frozen_requests(conversation.ports, conversation.runs[-1])
     assert [message["role"] for message in request["messages"]] == ["system", "user", "system", "system", "user"]
     assert not any(message.get("tool_calls") for message in request["messages"])
+    assert "delete ev" not in json.dumps(request["messages"])
 
 
 @pytest.mark.parametrize("text", ["", "  \n"])
