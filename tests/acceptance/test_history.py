@@ -318,6 +318,19 @@ def test_C13_a_question_that_cannot_fit_is_kept_and_named_apart_from_the_history
     assert "word" not in run.end_detail
 
 
+def test_a_supplement_between_prepare_and_freeze_is_claimed_by_the_next_loop(conversation: Conversation) -> None:
+    run_id = conversation.ask("Q1", calls("a"), TextTurn("done"))
+    conversation.steps(1)
+    conversation.add("too late for the first")
+    conversation.steps(1)
+    facts = read_facts(conversation.ports.store)
+    states = [row["state"] for row in sorted(facts["user_input_delivery"], key=lambda row: row["delivery_id"])]
+    assert states == ["claimed", "pending"]
+    conversation.finish()
+    requests = frozen_requests(conversation.ports, run_id)
+    assert ["too late for the first" in json.dumps(request) for request in requests] == [False, True]
+
+
 def test_K09_the_first_message_is_the_same_bytes_forty_runs_later(clean_sqlite: str) -> None:
     conversation = converse(clean_sqlite)
     said = "Never push to main. \u2028 雪 \U0001f642"

@@ -13,7 +13,7 @@ from agentloom_worker.domain.recipe import Recipe
 from agentloom_worker.llm.adapters.scripted import ScriptedTurn, TextTurn
 from agentloom_worker.runtime.ports import Settings
 from agentloom_worker.runtime.request import rebuild_request
-from tests.acceptance.harness import assert_paired, frozen_bodies
+from tests.acceptance.harness import assert_paired, events, frozen_bodies
 from tests.conversation import STEPWISE, Conversation, breaks_off, calls, converse
 from tests.oracle_history import Facts, expect_messages, read_facts
 
@@ -97,6 +97,7 @@ def test_C01_L01_L07_requests_of_any_session_show_what_the_oracle_expects(
     try:
         for plan in plans:
             _live_through(conversation, plan)
+            assert "step.parked" not in events(conversation.ports, conversation.runs[-1])
         seen = _check(conversation, read_facts(conversation.ports.store), recent_runs)
         bodies = [body for run_id in conversation.runs for body in frozen_bodies(conversation.ports, run_id)]
         frozen = [json.loads(body)["messages"] for body in bodies]

@@ -32,11 +32,12 @@ def freeze_request(ports: Ports, slice_: Slice) -> StepResult:
     if tokens > slice_.release.budget.input_budget_tokens:
         return _too_large(slice_, operation, key, break_down(*arguments, head.tool_count))
     _check_protected(adapter, slice_)
-    claimed = tuple(pending for pending in slice_.inputs if pending.delivery.state is DeliveryState.PENDING)
+    cutoff = node.continuation.input_cutoff
+    claimed = tuple(pending for pending in slice_.inputs if _is_due(pending, cutoff))
     recipe = Recipe(
         revision=slice_.context.effective_revision,
         record_head=slice_.context.record_head,
-        input_cutoff=node.continuation.input_cutoff,
+        input_cutoff=cutoff,
         claimed=tuple(pending.delivery.input_id for pending in claimed),
         tokens=tokens,
         history=history_of(slice_.run),
@@ -52,7 +53,7 @@ def freeze_request(ports: Ports, slice_: Slice) -> StepResult:
     attempt = Attempt(operation.operation_id, 1, AttemptState.INTENT, slice_.run.epoch)
     ticket = LoopTicket(slice_.run.run_id, operation.loop_no, operation.operation_id, TicketState.RESERVED)
     waiting = replace(node, phase=Phase.AWAIT_MODEL, revision=node.revision + 1)
-    inputs, claims = _claim(slice_.inputs, operation)
+    inputs, claims = _claim(slice_.inputs, operation, cutoff)
     run = replace(slice_.run, loops_reserved=slice_.run.loops_reserved + 1)
     return StepResult(
         replace(
@@ -72,13 +73,20 @@ def freeze_request(ports: Ports, slice_: Slice) -> StepResult:
     )
 
 
-def _claim(inputs: tuple[PendingInput, ...], operation: Operation) -> tuple[tuple[PendingInput, ...], tuple[Put, ...]]:
+def _is_due(pending: PendingInput, cutoff: int) -> bool:
+    """Whether this request claims an input: one that came after the prepare waits for the next loop (seed 000, 5)."""
+    return pending.delivery.state is DeliveryState.PENDING and pending.input_seq <= cutoff
+
+
+def _claim(
+    inputs: tuple[PendingInput, ...], operation: Operation, cutoff: int
+) -> tuple[tuple[PendingInput, ...], tuple[Put, ...]]:
     """Claim what is pending for this operation; each delivery by compare-and-set (RULINGS A7)."""
     after: list[PendingInput] = []
     puts: list[Put] = []
     for pending in inputs:
         delivery = pending.delivery
-        if delivery.state is DeliveryState.PENDING:
+        if _is_due(pending, cutoff):
             claimed = replace(
                 delivery,
                 state=DeliveryState.CLAIMED,
@@ -95,6 +103,8 @@ def _claim(inputs: tuple[PendingInput, ...], operation: Operation) -> tuple[tupl
 def _check_protected(adapter: ModelAdapter, slice_: Slice) -> None:
     """What is about to be claimed stands in the request, word for word (seed 000, 5). Costs what is new only."""
     for pending in slice_.inputs:
+        if not _is_due(pending, slice_.node.continuation.input_cutoff):
+            continue
         seq = pending.delivery.context_seq
         if seq is None or slice_.view.record(seq) != adapter.encode_message(user_message(pending.body)):
             raise InvariantError(f"input {pending.delivery.input_id} does not stand in the request that claims it")
