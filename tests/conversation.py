@@ -36,6 +36,7 @@ from agentloom_worker.runtime.result import hash_command
 from agentloom_worker.storage.session import DELIVERY_BIND, user_input_delivery
 from agentloom_worker.storage.tables import metadata
 from tests.factories import python_tool, release_document
+from tests.ground import remembered
 from tests.simulator import Worker, make_worker
 
 STEPWISE = Settings(fusion=False, inline_hops=0)
@@ -221,16 +222,16 @@ class Conversation:
 
 
 def open_worker(url: str, found: list[Conversation], **options: Any) -> Worker:
-    """A worker whose model answers as the conversation in `found` says."""
+    """A worker whose model answers as the conversation in `found` says; it is closed with the test's database."""
 
     def answer(request: ScriptedRequest) -> ScriptedTurn:
         return found[0].answer(request)
 
-    return make_worker(url, scripts={"main": answer}, **options)
+    return remembered(make_worker(url, scripts={"main": answer}, **options))
 
 
 def converse(url: str, *, settings: Settings = FUSED, **overrides: Any) -> Conversation:
-    """A new session of an agent with the tool `echo` and a window of a million tokens; close its worker."""
+    """A new session of an agent with the tool `echo` and a window of a million tokens."""
     found: list[Conversation] = []
     worker = open_worker(url, found, settings=settings)
     tools = {"echo": python_tool()}
@@ -245,7 +246,7 @@ def converse(url: str, *, settings: Settings = FUSED, **overrides: Any) -> Conve
 
 
 def converse_elsewhere(conversation: Conversation) -> Conversation:
-    """The same session as another process sees it, with nothing in its caches; close its worker too."""
+    """The same session as another process sees it, with nothing in its caches."""
     found: list[Conversation] = []
     ports, clock = conversation.ports, conversation.worker.clock
     worker = open_worker(ports.store.url, found, settings=ports.settings, clock=clock)

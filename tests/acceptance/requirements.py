@@ -115,6 +115,7 @@ REQUIREMENTS = {
         (
             "acceptance/test_history.py::test_L07_L12_L14_an_answer_that_broke_off_is_marked_material_of_recent_runs_and_no_decision",
             "acceptance/test_history.py::test_L07_a_request_is_rebuilt_byte_for_byte_after_its_inputs_have_moved_on",
+            "acceptance/test_history.py::test_L07_the_audit_builds_every_request_with_its_history_and_finds_where_that_has_changed",
             "acceptance/test_history.py::test_L07_calls_that_never_got_a_result_are_closed_and_their_operations_stay_what_they_are",
             "acceptance/test_history_oracle.py::test_C01_L01_L07_requests_of_any_session_show_what_the_oracle_expects",
             "golden/test_rounds_golden.py::test_L07_W04_items_of_rounds_1_encode_to_the_recorded_bytes",

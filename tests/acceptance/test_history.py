@@ -5,12 +5,14 @@ import json
 import pytest
 import sqlalchemy as sa
 
+from agentloom_worker.audit import run_audit
 from agentloom_worker.canonical import canonical_bytes, parse
 from agentloom_worker.domain.dispatch import Queue
-from agentloom_worker.domain.model import Partial, ResponseCall
+from agentloom_worker.domain.model import ModelResponse, Partial, ResponseCall
 from agentloom_worker.domain.operation import OperationKind, OperationStatus
+from agentloom_worker.domain.response import encode_response
 from agentloom_worker.domain.run import RunStatus
-from agentloom_worker.errors import Code
+from agentloom_worker.errors import Code, InvariantError
 from agentloom_worker.llm.adapters.scripted import CallsTurn, FailureTurn, ScriptedCall, TextTurn
 from agentloom_worker.runtime.request import rebuild_request
 from agentloom_worker.storage.tables import metadata
@@ -383,8 +385,6 @@ def _later_statements(url: str, earlier: int) -> int:
     again = count_statements(other, other.finish)
     assert not [statement for statement, parameters in again if names(parameters, set(ended))]
     assert len(frozen_requests(other.ports, run_id)) == 5
-    conversation.worker.close()
-    other.worker.close()
     return len(later)
 
 
@@ -418,3 +418,27 @@ def test_L07_a_request_is_rebuilt_byte_for_byte_after_its_inputs_have_moved_on(c
     assert [rebuild_request(conversation.ports, model)] == bodies
     told = texts(json.loads(bodies[0])["messages"])
     assert told[-2:] == ["user: for whoever comes", "user: Q2"]
+
+
+def test_L07_the_audit_builds_every_request_with_its_history_and_finds_where_that_has_changed(
+    conversation: Conversation,
+) -> None:
+    first = conversation.ask("Q1", calls("a"), TextTurn("found"))
+    conversation.finish()
+    conversation.ask("Q2", calls("b", "c"))
+    conversation.steps(5)
+    conversation.stop()
+    last = conversation.ask("Q3")
+    conversation.finish()
+    assert list(run_audit(conversation.ports)) == []
+    run = run_of(conversation.ports, first)
+    table = metadata.tables["operation"]
+    forged = encode_response(ModelResponse("never said", (), "stop"))
+    with conversation.ports.store.driver.engine.connect() as conn:
+        conn.execute(sa.update(table).where(table.c.operation_id == run.answer_operation_id).values(raw=forged))
+    (model,) = operations(conversation.ports, last, OperationKind.MODEL)
+    found = {(one.invariant, one.subject) for one in run_audit(conversation.ports)}
+    assert ("request.hashes", f"operation {model.operation_id}") in found
+    with pytest.raises(InvariantError) as caught:
+        rebuild_request(conversation.ports, model)
+    assert caught.value.code is Code.REQUEST_HASH_MISMATCH
