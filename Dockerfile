@@ -20,4 +20,4 @@ COPY beat beat
 USER 10001
 EXPOSE 9464
 STOPSIGNAL SIGTERM
-CMD ["celery", "-A", "tasks", "worker", "-Q", "control,model,tools,maintenance,commands", "-P", "threads", "-c", "16"]
+CMD ["celery", "-A", "tasks", "worker", "-Q", "control,model,tools,compaction,maintenance,commands", "-P", "threads", "-c", "16"]

@@ -32,8 +32,8 @@ RUNS = 20
 WAIT_S = 120.0
 # Name, queues, pool, slots. Two workers of all steps, and the one that rows of last resort go to.
 WORKERS = (
-    ("east", "control,model,tools,maintenance,commands", "threads", 8),
-    ("west", "control,model,tools,maintenance,commands", "threads", 8),
+    ("east", "control,model,tools,compaction,maintenance,commands", "threads", 8),
+    ("west", "control,model,tools,compaction,maintenance,commands", "threads", 8),
     ("solitary", "solitary", "prefork", 1),
 )
 SCRIPT: dict[str, Any] = {

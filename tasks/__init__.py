@@ -1,4 +1,4 @@
-"""What a Celery worker runs: `celery -A tasks worker -Q control,model,tools -P threads -c 16`.
+"""What a Celery worker runs: `celery -A tasks worker -Q control,model,tools,compaction -P threads -c 16`.
 
 One thin task a step and one a command; the lifecycle of the process beside them.
 """

@@ -164,7 +164,7 @@ class Audited:
         """Run so many rows, one at a time, and then no more."""
         ports = self.worker.ports
         for _ in range(count):
-            due = ports.store.list_due(("control", "model", "tools", "maintenance"), 1)
+            due = ports.store.list_due(("control", "model", "tools", "compaction", "maintenance"), 1)
             if due:
                 self.worker.runner.run(due[0])
 

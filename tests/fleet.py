@@ -23,7 +23,7 @@ from tests.acceptance.harness import wait_for
 
 ROOT = Path(__file__).resolve().parents[1]
 START_S = 60.0
-STEPS = "control,model,tools,maintenance"
+STEPS = "control,model,tools,compaction,maintenance"
 QUICK = {
     "CLAIM_TTL_S": "3",
     "CLAIM_RENEW_S": "0.5",

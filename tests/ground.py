@@ -103,7 +103,7 @@ class Ground:
     def other_worker(self, **options: Any) -> Worker:
         """Another process on the same database and the same clock."""
         options = {"settings": STEPWISE, "scripts": {"main": two_calls_then_answer}, "clock": self.clock, **options}
-        return _remembered(make_worker(self.store.url, **options))
+        return remembered(make_worker(self.store.url, **options))
 
     def set_run(self, **values: object) -> None:
         """Put the run into a state that no test should have to walk to."""
@@ -137,7 +137,7 @@ def stand(
     **overrides: Any,
 ) -> Ground:
     """A run on a migrated database, driven until its node reaches a phase (None: only accepted)."""
-    worker = _remembered(make_worker(url, scripts={"main": script}, settings=settings, clock=clock))
+    worker = remembered(make_worker(url, scripts={"main": script}, settings=settings, clock=clock))
     tools = {"echo": python_tool(), "fail": python_tool(handler="tests.tools:fail"), **overrides.pop("tools", {})}
     document = release_document(tools=tools, **overrides)
     publish_release(worker.ports, document)
@@ -151,7 +151,8 @@ def stand(
     return ground
 
 
-def _remembered(worker: Worker) -> Worker:
+def remembered(worker: Worker) -> Worker:
+    """The worker, to be closed with all others of the test."""
     _open.append(worker)
     return worker
 

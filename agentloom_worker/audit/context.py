@@ -242,7 +242,7 @@ def check_calls(facts: RunFacts) -> Iterator[Fault]:
     """Each call that the model made, valid or not, is a member of the batch of its message, and nothing else is."""
     batches = {batch.model_operation_id: batch for batch in facts.rows.batches}
     for context, history in facts.histories:
-        for record, message in zip(facts.records_of(context.context_id), history.messages, strict=False):
+        for record, message in zip(facts.records_of(context.context_id), history.own, strict=False):
             if record.message_kind != MessageKind.ASSISTANT.value or record.operation_id is None:
                 continue
             batch = batches.get(record.operation_id)
@@ -257,7 +257,7 @@ def check_tokens(facts: RunFacts) -> Iterator[Fault]:
     """The estimate on an entry is that of the bytes which go to the model."""
     for context, history in facts.histories:
         newest = {entry.context_seq: entry for entry in facts.entries_of(context.context_id)}
-        for seq, message in enumerate(history.messages, 1):
+        for seq, message in enumerate(history.own, 1):
             entry = newest.get(seq)
             if entry is not None and entry.tokens != message.tokens:
                 yield Fault(

@@ -1,7 +1,8 @@
 """The messages of a context and its frozen requests, built again from the records.
 
 One walk over the records serves every request: a context only ever grows, so each request is the beginning
-of the next one. That is so while each record has a single effective entry.
+of the next one. That is so while each record has a single effective entry. The session's earlier runs are
+read anew for each run that shows them, as its own requests were made.
 """
 
 from collections.abc import Sequence
@@ -17,8 +18,9 @@ from agentloom_worker.domain.recipe import Recipe
 from agentloom_worker.domain.run import Run
 from agentloom_worker.ids import OperationId
 from agentloom_worker.runtime.ports import CachedView, Ports
+from agentloom_worker.runtime.release import adapter_of, load_owned_release
 from agentloom_worker.runtime.request import head_of
-from agentloom_worker.runtime.slice import adapter_of, build_view, load_owned_release
+from agentloom_worker.runtime.view import build_view, history_of
 from agentloom_worker.storage.audit import OperationRow
 
 
@@ -41,7 +43,8 @@ class FrozenRequest:
     recipe: Recipe
     frozen_hash: bytes
     rebuilt_hash: bytes
-    message_count: int
+    message_count: int  # of the whole request, the session's earlier runs included
+    record_count: int
     estimate_tokens: int
     budget_tokens: int
 
@@ -56,11 +59,20 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """`messages` are those of all requests, and where nothing is damaged those of the whole context."""
+    """`messages` are those of all requests, and where nothing is damaged those of the whole context.
+
+    The session's earlier runs are `history_length` of them, right behind the first; `own` leaves them out.
+    """
 
     messages: tuple[WireMessage, ...]
     requests: tuple[FrozenRequest, ...]
     damage: Damage | None
+    history_length: int = 0
+
+    @property
+    def own(self) -> tuple[WireMessage, ...]:
+        """The messages of the context's own records, by context_seq."""
+        return (*self.messages[:1], *self.messages[1 + self.history_length :])
 
 
 def read_history(ports: Ports, run: Run, context: RoleContext, operations: Sequence[OperationRow]) -> History:
@@ -81,14 +93,14 @@ def read_history(ports: Ports, run: Run, context: RoleContext, operations: Seque
         requests.append(request)
     if damage is None:
         try:
-            base = _extend(ports, run, context, base)
+            base = _extend(ports, run, context, base, history_of(run))
         except DAMAGED as error:
             damage = Damage(None, describe(error))
     try:
         messages = tuple(_read(fragment) for fragment in base.view.fragments())
     except DAMAGED as error:
         messages, damage = (), Damage(None, describe(error))
-    return History(messages, tuple(requests), damage)
+    return History(messages, tuple(requests), damage, base.view.history_length if messages else 0)
 
 
 def _rebuild(
@@ -98,9 +110,8 @@ def _rebuild(
     recipe = Recipe.from_bytes(row.request)
     release = load_owned_release(ports, run.release_id).release
     adapter, head = adapter_of(ports, release), head_of(ports, run, release)
-    grown = _extend(
-        ports, run, replace(context, effective_revision=recipe.revision, record_head=recipe.record_head), base
-    )
+    then = replace(context, effective_revision=recipe.revision, record_head=recipe.record_head)
+    grown = _extend(ports, run, then, base, recipe.history)
     arguments = (adapter, head.parameters, head.tools, grown.view)
     request = FrozenRequest(
         operation_id=row.operation_id,
@@ -108,15 +119,16 @@ def _rebuild(
         frozen_hash=row.request_hash or b"",
         rebuilt_hash=hash_request(*arguments),
         message_count=grown.view.length,
+        record_count=grown.view.length - grown.view.history_length,
         estimate_tokens=estimate_tokens(*arguments, head.tool_count),
         budget_tokens=release.budget.input_budget_tokens,
     )
     return request, grown
 
 
-def _extend(ports: Ports, run: Run, context: RoleContext, base: CachedView) -> CachedView:
+def _extend(ports: Ports, run: Run, context: RoleContext, base: CachedView, history: int) -> CachedView:
     release = load_owned_release(ports, run.release_id).release
-    view = build_view(ports, run, context, release, base)
+    view = build_view(ports, run, context, release, base, history=history)
     return CachedView(context.effective_revision, context.record_head, view)
 
 

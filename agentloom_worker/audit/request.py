@@ -50,7 +50,7 @@ def check_inputs(facts: RunFacts) -> Iterator[Fault]:
         yield Fault(facts.subject, f"an input cannot be read: {describe(error)}")
         return
     for context, history in facts.histories:
-        shown = [(at, message.text_hash) for at, message in enumerate(history.messages) if message.role is Role.USER]
+        shown = [(at, message.text_hash) for at, message in enumerate(history.own) if message.role is Role.USER]
         records = len(facts.records_of(context.context_id))
         for request in history.requests:
             missing = _first_difference(facts, request, words, shown, records)
@@ -82,14 +82,14 @@ def _first_difference(
         for row in sorted(facts.rows.deliveries, key=lambda row: row.context_seq or 0)
         if row.input_seq <= request.recipe.input_cutoff
     ]
-    found = [text_hash for at, text_hash in shown if at < request.message_count]
+    found = [text_hash for at, text_hash in shown if at < request.record_count]
     if found != expected:
         return f"shows {len(found)} input(s), not the {len(expected)} up to its cutoff, in order and word for word"
     unknown = set(request.recipe.claimed) - words.keys()
     if unknown:
         return f"claims {len(unknown)} input(s) that its run was not asked to deliver"
-    if not request.message_count == request.recipe.record_head <= records:
-        return f"holds {request.message_count} messages of {request.recipe.record_head} records"
+    if not request.record_count == request.recipe.record_head <= records:
+        return f"holds {request.record_count} messages of {request.recipe.record_head} records"
     return None
 
 

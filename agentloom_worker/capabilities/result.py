@@ -98,8 +98,8 @@ def decode_result(body: bytes) -> ToolResult:
     )
 
 
-def model_text(result: ToolResult) -> EffectiveText:
-    """The whole effective text of a result; a pure function of it, so that it can be had again from raw.
+def raw_text(result: ToolResult) -> str:
+    """The whole text of a result without loss: what `model_text` makes fit for every UTF-8 consumer.
 
     Text stands as it is, a structured value as canonical JSON, a failure as
     `{"error":{"code","executed","message"}}`.
@@ -107,10 +107,14 @@ def model_text(result: ToolResult) -> EffectiveText:
     if result.failure is not None:
         failure = result.failure
         error = {"code": failure.code, "message": failure.message, "executed": failure.external_outcome}
-        return _effective(_json_text({"error": error}), MEDIA_JSON)
-    if result.structured is not None:
-        return _effective(_json_text(result.structured[0]), MEDIA_JSON)
-    return _effective(result.text, MEDIA_TEXT)
+        return _json_text({"error": error})
+    return result.text if result.structured is None else _json_text(result.structured[0])
+
+
+def model_text(result: ToolResult) -> EffectiveText:
+    """The whole effective text of a result; a pure function of it, so that it can be had again from raw."""
+    plain = result.failure is None and result.structured is None
+    return _effective(raw_text(result), MEDIA_TEXT if plain else MEDIA_JSON)
 
 
 def present(result: ToolResult, operation_id: OperationId, *, kind: CapabilityKind) -> Presented:

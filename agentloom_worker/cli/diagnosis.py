@@ -214,7 +214,9 @@ def judge_fleet(workers: Sequence[WorkerProcess], queues: Sequence[QueueState], 
         yield ok("fleet.workers", found)
     else:
         yield warn(
-            "fleet.workers", found, "start one: celery -A tasks worker -Q control,model,tools,maintenance,commands"
+            "fleet.workers",
+            found,
+            "start one: celery -A tasks worker -Q control,model,tools,compaction,maintenance,commands",
         )
     if len(versions) > 1 or (versions and version not in versions):
         shown = ", ".join(f"{count} × {name}" for name, count in versions.items())

@@ -18,7 +18,12 @@ def user_message(body: bytes) -> Message:
 
 def note_message(body: bytes) -> Message:
     """What the runtime has to say, never the user and never the model. `body` is a canonical JSON string."""
-    return Message(Role.SYSTEM, effective_text(parse(body))[0])
+    return note(parse(body))
+
+
+def note(text: str) -> Message:
+    """The same for a text that is no stored body: a marker of the projection."""
+    return Message(Role.SYSTEM, effective_text(text)[0], note=True)
 
 
 def assistant_message(response: ModelResponse, call_ids: tuple[UUID, ...]) -> tuple[Message, tuple[str, ...]]:

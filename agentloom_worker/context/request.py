@@ -1,13 +1,13 @@
 """One request: its estimate, its hash and its bytes, all from fragments."""
 
 import hashlib
+from dataclasses import dataclass
 from typing import Protocol
 
 from agentloom_worker.context.view import View
-from agentloom_worker.domain.budget import UTF8_MESSAGE_TOKENS, utf8_envelope_tokens
+from agentloom_worker.domain.budget import UTF8_MESSAGE_TOKENS, UTF8_TOOL_TOKENS, utf8_envelope_tokens
 from agentloom_worker.domain.model import RequestParameters, ToolSchema
 
-ROUNDS = "rounds@1"
 UTF8_ENVELOPE = "utf8-envelope-v1"
 
 
@@ -41,12 +41,48 @@ def estimate_tokens(encoder: Encoder, parameters: RequestParameters, tools: byte
     return utf8_envelope_tokens(body, view.length, tool_count)
 
 
-def estimate_fixed_tokens(
-    encoder: Encoder, parameters: RequestParameters, tools: bytes, view: View, tool_count: int
-) -> int:
-    """The part of the estimate that nothing can shrink: envelope, tools, prompt and protected inputs."""
-    body = encoder.envelope_bytes(parameters, tools) + view.protected_bytes + max(0, view.protected_length - 1)
-    return utf8_envelope_tokens(body, view.protected_length, tool_count)
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """What an estimate is made of, in tokens. The parts add up to `total`.
+
+    `fixed` is what nothing can shrink: all but the history and the records that are neither prompt nor input.
+    """
+
+    system_prompt: int
+    tools: int
+    protected_inputs: int
+    history: int
+    own_records: int
+    envelope: int
+
+    @property
+    def total(self) -> int:
+        """The estimate of the whole request."""
+        return self.fixed + self.history + self.own_records
+
+    @property
+    def fixed(self) -> int:
+        """The part that no compaction can make smaller."""
+        return self.system_prompt + self.tools + self.protected_inputs + self.envelope
+
+
+def break_down(encoder: Encoder, parameters: RequestParameters, tools: bytes, view: View, tool_count: int) -> Breakdown:
+    """The estimate of `estimate_tokens` by its sources."""
+    total = estimate_tokens(encoder, parameters, tools, view, tool_count)
+    each = fragment_tokens(b"")
+    prompt = fragment_tokens(view.record(1)) if view.length else 0
+    inputs = view.protected_bytes + each * view.protected_length - prompt
+    history = view.history_bytes + each * view.history_length
+    everything = view.size_bytes + each * view.length
+    schemas = len(tools) + UTF8_TOOL_TOKENS * tool_count
+    return Breakdown(
+        system_prompt=prompt,
+        tools=schemas,
+        protected_inputs=inputs,
+        history=history,
+        own_records=everything - prompt - inputs - history,
+        envelope=total - everything - schemas,
+    )
 
 
 def fragment_tokens(fragment: bytes) -> int:

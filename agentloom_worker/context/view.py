@@ -21,6 +21,7 @@ class View:
 
     `wire_ids` are those of the newest assistant message's calls, by ordinal: what its results pair with.
     `protected_*` count the fragments that no compaction may replace: the prompt and protected inputs.
+    `history_*` count those of the session's earlier runs; they stand together, right behind the prompt.
     """
 
     length: int = 0
@@ -29,11 +30,18 @@ class View:
     wire_ids: tuple[str, ...] = ()
     protected_length: int = 0
     protected_bytes: int = 0
+    history_length: int = 0
+    history_bytes: int = 0
     _shared: list[bytes] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def extend(
-        self, fragments: Sequence[bytes], wire_ids: tuple[str, ...] | None = None, *, protected: bool = False
+        self,
+        fragments: Sequence[bytes],
+        wire_ids: tuple[str, ...] | None = None,
+        *,
+        protected: bool = False,
+        history: bool = False,
     ) -> "View":
         """The view with these fragments after its own. Safe for use by many threads."""
         chain, size = self.chain, self.size_bytes
@@ -53,6 +61,8 @@ class View:
             self.wire_ids if wire_ids is None else wire_ids,
             self.protected_length + (len(fragments) if protected else 0),
             self.protected_bytes + (size - self.size_bytes if protected else 0),
+            self.history_length + (len(fragments) if history else 0),
+            self.history_bytes + (size - self.size_bytes if history else 0),
             shared,
             lock,
         )
@@ -61,6 +71,15 @@ class View:
         """The fragments of this view."""
         with self._lock:
             return self._shared[: self.length]
+
+    def record(self, context_seq: int) -> bytes:
+        """The fragment of one of the context's own records; empty where the view does not reach it.
+
+        The first record is the prompt; the history stands between it and the second.
+        """
+        position = context_seq - 1 + (self.history_length if context_seq > 1 else 0)
+        with self._lock:
+            return self._shared[position] if 0 <= position < self.length else b""
 
     def last(self) -> bytes:
         """The newest fragment; empty for an empty view."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 UTF8_MESSAGE_TOKENS = 32  # what utf8-envelope-v1 allows for a message beside its bytes
+UTF8_TOOL_TOKENS = 64  # and for a tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,7 @@ class Budget:
 
 def utf8_envelope_tokens(size_bytes: int, messages: int, tools: int) -> int:
     """The estimator `utf8-envelope-v1`: the bytes of the whole body plus an allowance for its envelope."""
-    return size_bytes + 256 + UTF8_MESSAGE_TOKENS * messages + 64 * tools
+    return size_bytes + 256 + UTF8_MESSAGE_TOKENS * messages + UTF8_TOOL_TOKENS * tools
 
 
 def derive_budget(

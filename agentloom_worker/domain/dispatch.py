@@ -11,7 +11,8 @@ from agentloom_worker.ids import ClaimToken, DispatchId, ProcessId, RunId
 class Queue(StrEnum):
     """Who serves a row. Each queue scales alone (RUNTIME 5).
 
-    No step stands in `hooks` and `compaction` yet; `commands` carries messages only (RULINGS R6).
+    `compaction` holds what reads a session's history: a run's first prepare (RULINGS U10). No step stands in
+    `hooks` yet; `commands` carries messages only (RULINGS R6).
     """
 
     CONTROL = "control"
@@ -29,7 +30,8 @@ class Queue(StrEnum):
 class Successor:
     """A row to be inserted by a commit. The key names the cause (RULINGS T5).
 
-    `delay_us` counts from the commit, `due_at` is an instant; at most one of them is set.
+    `delay_us` counts from the commit, `due_at` is an instant; at most one of them is set. `queue` is set where
+    this row belongs elsewhere than the table of steps says.
     """
 
     step: str
@@ -37,6 +39,12 @@ class Successor:
     key: str
     delay_us: int = 0
     due_at: int | None = None
+    queue: Queue | None = None
+
+
+def first_prepare(node_id: UUID, run_no: int) -> Successor:
+    """The first row of a run. Only a session's first run has no history to read (RULINGS U10)."""
+    return Successor("prepare_context", node_id, f"prepare:{node_id}:1", queue=Queue.COMPACTION if run_no > 1 else None)
 
 
 @dataclass(frozen=True, slots=True)

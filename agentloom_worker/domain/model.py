@@ -32,12 +32,17 @@ class MessageCall:
 @quick_init
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a request. `wire_id` pairs a tool message with its call."""
+    """One message of a request. `wire_id` pairs a tool message with its call.
+
+    `note` marks what the runtime itself has to say in the middle of a conversation: an adapter shows it as the
+    provider takes it, never as the model's words (RULINGS A12).
+    """
 
     role: Role
     text: str
     calls: tuple[MessageCall, ...] = ()
     wire_id: str | None = None
+    note: bool = False
 
 
 @dataclass(frozen=True, slots=True)

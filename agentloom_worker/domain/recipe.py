@@ -66,6 +66,8 @@ class Recipe:
     """`revision` fixes the manifest, `record_head` how many records it holds, `input_cutoff` the inputs.
 
     The protected inputs of the request are the context's user_ref records up to `record_head`.
+    `history` is the greatest run_no of the session's earlier runs that the request shows, 0 for none: every run
+    up to it had ended before this one was made, so that one number pins the selection (RULINGS A13).
     `tokens` is the estimate of the whole request.
     """
 
@@ -74,6 +76,7 @@ class Recipe:
     input_cutoff: int
     claimed: tuple[InputId, ...]
     tokens: int
+    history: int = 0
 
     VERSION: ClassVar[int] = 1
 
@@ -88,6 +91,8 @@ class Recipe:
         }
         if self.claimed:
             document["claimed"] = [str(input_id) for input_id in self.claimed]
+        if self.history:
+            document["history"] = self.history
         return canonical_bytes(document)
 
     @classmethod
@@ -102,4 +107,5 @@ class Recipe:
             input_cutoff=document["cutoff"],
             claimed=tuple(InputId(UUID(text)) for text in document.get("claimed", [])),
             tokens=document["tokens"],
+            history=document.get("history", 0),
         )

@@ -14,8 +14,11 @@ from agentloom_worker.domain.budget import Budget, derive_budget, utf8_envelope_
 from agentloom_worker.domain.capability import CapabilityKind, CapabilitySpec, Catalog, Effect, HttpHeader, HttpSpec
 from agentloom_worker.domain.policy import Jitter, OnUnknown, OnUnknownAction, RetryPolicy
 from agentloom_worker.errors import InvariantError, ReleaseInvalidError
+from agentloom_worker.limits import RECENT_RUNS
 from agentloom_worker.wire import release as wire
 from agentloom_worker.wire.release_source import pointer
+
+ROUNDS = "rounds@1"  # the context protocol of a release that names none
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,10 @@ class RunLimits:
 
 @dataclass(frozen=True, slots=True)
 class FrozenRelease:
-    """Parsed from the frozen canonical bytes and from nothing else. `digest` is their SHA-256."""
+    """Parsed from the frozen canonical bytes and from nothing else. `digest` is their SHA-256.
+
+    `protocol` is the context protocol as `id@version`; `recent_runs` is how many ended runs it shows in full.
+    """
 
     digest: bytes
     schema_version: int
@@ -61,6 +67,8 @@ class FrozenRelease:
     estimator: str
     max_output_tokens: int  # what a business request asks for: min(model maximum, output reserve)
     output_schema: dict[str, object] | None = None  # of the role's answer; None takes any text
+    recent_runs: int = RECENT_RUNS
+    protocol: str = ROUNDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +171,8 @@ def _freeze_context(context: wire.ContextDocument, model: wire.ModelDocument) ->
         trigger_tokens=budget.trigger_tokens,
         request_output_tokens=min(model.max_output_tokens or reserve, reserve),
         estimator=context.estimator,
+        recent_runs=context.recent_runs,
+        protocol=None if context.protocol is None else wire.FrozenProtocol(**context.protocol.model_dump()),
     )
 
 
@@ -265,6 +275,8 @@ def load_release(body: bytes) -> FrozenRelease:
         estimator=context.estimator,
         max_output_tokens=context.request_output_tokens,
         output_schema=None if declared is None else dict(declared),
+        recent_runs=RECENT_RUNS if context.recent_runs is None else context.recent_runs,
+        protocol=ROUNDS if context.protocol is None else f"{context.protocol.id}@{context.protocol.version}",
     )
 
 

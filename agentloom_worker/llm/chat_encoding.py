@@ -19,6 +19,9 @@ ENCODING_VERSION = 1
 # Strict providers refuse an assistant message without visible text, a single space included (CASES W04).
 EMPTY_ASSISTANT_TEXT = "(no content)"
 
+# Stands before the runtime's own words where a provider takes no system message behind the first (RULINGS A12).
+NOTE_LABEL = "[agentloom] "
+
 RESERVED_PARAMETERS = frozenset(
     {
         "functions",
@@ -50,8 +53,7 @@ class ChatEncoding:
 
     def __init__(self, profile: Profile) -> None:
         if (
-            not profile.mid_system
-            or profile.strict_alternation
+            profile.strict_alternation
             or profile.first_must_be_user
             or profile.reasoning_replay is not ReasoningReplay.NEVER
         ):
@@ -65,9 +67,14 @@ class ChatEncoding:
         self._envelopes: dict[int, _Envelope] = {}
 
     def encode_message(self, message: Message) -> bytes:
-        """One message. Lone surrogates become U+FFFD; see `wire_arguments` for broken calls."""
+        """One message. Lone surrogates become U+FFFD; see `wire_arguments` for broken calls.
+
+        A note is a system message, or a labelled text of the user where the profile takes none in the middle.
+        """
         text = effective_text(message.text)[0]
         document: dict[str, object] = {"role": message.role.value, "content": text}
+        if message.note and not self.profile.mid_system:
+            document = {"role": Role.USER.value, "content": NOTE_LABEL + text}
         if message.role is Role.TOOL:
             document["tool_call_id"] = effective_text(message.wire_id or "")[0]
         elif message.role is Role.ASSISTANT and not text.strip():

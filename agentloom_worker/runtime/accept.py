@@ -214,7 +214,7 @@ def _supplement(given: _Input, input_id: InputId, fence: RunFence | None) -> Run
 def _question(given: _Input, input_id: InputId) -> RuntimeCommit:
     ports, session_id = given.ports, given.session.session_id
     release_id = _release(ports, given.session, given.release_id)
-    opened = open_run(ports, session_id, release_id, input_id)
+    opened = open_run(ports, session_id, release_id, input_id, given.session.run_head + 1)
     payload, blobs = make_payload(ports, given.session.owner_id, given.body)
     return RuntimeCommit(
         scope_id=session_id,

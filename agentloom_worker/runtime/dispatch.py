@@ -15,11 +15,12 @@ from agentloom_worker.storage.store import SweptRow
 
 
 def outbox_row(ports: Ports, successor: Successor, inline_token: ClaimToken | None = None) -> OutboxRow:
-    """A successor with its identity; its queue and version are the table's."""
+    """A successor with its identity; its queue, unless it names one, and its version are the table's."""
     entry = STEPS.get(successor.step)
     if entry is None:
         raise InvariantError(f"no step is named {successor.step!r}")
-    return OutboxRow(DispatchId(ports.ids.new()), successor, entry.queue.value, entry.version, 0, inline_token)
+    queue = (successor.queue or entry.queue).value
+    return OutboxRow(DispatchId(ports.ids.new()), successor, queue, entry.version, 0, inline_token)
 
 
 def wake_up(row: OutboxRow) -> WakeUp:

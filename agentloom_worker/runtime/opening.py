@@ -5,7 +5,7 @@ A question that finds no run makes them, and so does the end of a run for the qu
 
 from agentloom_worker.domain.commit import Event, Put, RunAccept
 from agentloom_worker.domain.context import EMPTY_MANIFEST, RoleContext
-from agentloom_worker.domain.dispatch import Successor
+from agentloom_worker.domain.dispatch import Successor, first_prepare
 from agentloom_worker.domain.run import (
     AgentInvocation,
     Continuation,
@@ -31,8 +31,11 @@ from agentloom_worker.runtime.request import bind_requests
 from agentloom_worker.runtime.slice import load_owned_release
 
 
-def open_run(ports: Ports, session_id: SessionId, release_id: ReleaseId, input_id: InputId) -> RunAccept:
-    """A run of a release for a question that is stored, or will be by the same commit."""
+def open_run(ports: Ports, session_id: SessionId, release_id: ReleaseId, input_id: InputId, run_no: int) -> RunAccept:
+    """A run of a release for a question that is stored, or will be by the same commit.
+
+    `run_no` only says whether there is a history to read first; the commit counts for itself.
+    """
     new = ports.ids.new
     run_id, graph_id, invocation_id = RunId(new()), GraphId(new()), InvocationId(new())
     node_id, context_id = NodeId(new()), ContextId(new())
@@ -56,6 +59,6 @@ def open_run(ports: Ports, session_id: SessionId, release_id: ReleaseId, input_i
         input_id=input_id,
         puts=tuple(Put(None, row) for row in rows),
         events=(Event("run.accepted"),),
-        first=Successor("prepare_context", node_id, f"prepare:{node_id}:1"),
+        first=first_prepare(node_id, run_no),
         expiry=Successor("expire_run", run_id, f"expire:{run_id}"),
     )

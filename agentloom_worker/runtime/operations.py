@@ -16,6 +16,7 @@ from agentloom_worker.capabilities.declare import recall_python
 from agentloom_worker.capabilities.http import prepare_request
 from agentloom_worker.capabilities.result import decode_result, failed, model_text, parse_result_ref
 from agentloom_worker.context.request import hash_request
+from agentloom_worker.domain.authority import ReadAuthority
 from agentloom_worker.domain.capability import CapabilityKind, CapabilitySpec, ToolResult
 from agentloom_worker.domain.commit import Part, Put, RunFence, RuntimeCommit
 from agentloom_worker.domain.model import (
@@ -40,6 +41,7 @@ from agentloom_worker.runtime.lane import open_lane, pause_us
 from agentloom_worker.runtime.live import Live
 from agentloom_worker.runtime.outcome import Answered, LaneFull, MaybeSent, ModelEnded, Outcome, ToolEnded
 from agentloom_worker.runtime.ports import Ports
+from agentloom_worker.runtime.reading import may_read
 from agentloom_worker.runtime.request import head_of
 from agentloom_worker.runtime.result import hash_command
 from agentloom_worker.runtime.slice import Slice, adapter_of, load_response
@@ -274,19 +276,16 @@ def call_of(ports: Ports, slice_: Slice, operation: Operation) -> ResponseCall:
 
 
 def _answer(ports: Ports, slice_: Slice, spec: CapabilitySpec, arguments: dict[str, object]) -> ToolResult:
-    """result.read: only results of the same role of the same run; a reference is no permission (7.2)."""
+    """result.read: only results that the role may see in its session; a reference is no permission (7.2, L25)."""
     if spec.key != "result.read":
         raise InvariantError(f"no built-in answers {spec.key}")
     request = read_arguments(arguments)
     source_id: UUID | None = parse_result_ref(request.result_ref)
     source = ports.store.load_operation(source_id) if source_id else None
-    if (
-        source is None
-        or source.run_id != slice_.run.run_id
-        or source.node_id != slice_.node.node_id
-        or source.kind is OperationKind.MODEL
-        or source.raw is None
-    ):
+    if source is None or source.kind is OperationKind.MODEL or source.raw is None:
+        return result_not_found(request.result_ref)
+    authority = ReadAuthority(slice_.run.session_id, slice_.node.role_key)
+    if source.node_id != slice_.node.node_id and not may_read(ports, authority, source):
         return result_not_found(request.result_ref)
     body = ports.store.load_payload(slice_.run.owner_id, source.raw)
     return read_slice(model_text(decode_result(body)).text.encode(), request)

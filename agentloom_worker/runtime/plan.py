@@ -157,7 +157,7 @@ class Planner:
     def _may_inline(self, successor: Successor, budget: Budget) -> bool:
         if successor.delay_us or successor.due_at is not None or self._keeper.draining:
             return False
-        queue = STEPS[successor.step].queue
+        queue = successor.queue or STEPS[successor.step].queue
         if queue is not Queue.CONTROL and queue.value not in self._ports.settings.queues:
             return False
         return budget.hops > 0 and self._ports.clock.monotonic_s() < budget.until_s

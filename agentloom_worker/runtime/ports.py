@@ -26,7 +26,7 @@ from agentloom_worker.storage.store import Store
 US = 1_000_000
 Key = TypeVar("Key")
 Value = TypeVar("Value")
-ALL_QUEUES = (Queue.CONTROL, Queue.MODEL, Queue.TOOLS, Queue.MAINTENANCE)
+ALL_QUEUES = (Queue.CONTROL, Queue.MODEL, Queue.TOOLS, Queue.COMPACTION, Queue.MAINTENANCE)
 
 
 @dataclass(frozen=True, slots=True)

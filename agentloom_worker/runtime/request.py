@@ -1,6 +1,6 @@
 """Requests of a release: their constant head, and building one again from its recipe."""
 
-from agentloom_worker.context.request import ROUNDS, hash_request
+from agentloom_worker.context.request import hash_request
 from agentloom_worker.context.view import View
 from agentloom_worker.domain.model import RequestParameters
 from agentloom_worker.domain.operation import Operation
@@ -10,7 +10,8 @@ from agentloom_worker.domain.run import Run
 from agentloom_worker.errors import Code, InvariantError, RequestError
 from agentloom_worker.frozen import replace
 from agentloom_worker.runtime.ports import CachedView, Ports, RequestHead
-from agentloom_worker.runtime.slice import adapter_of, build_view, load_owned_release
+from agentloom_worker.runtime.release import adapter_of, load_owned_release
+from agentloom_worker.runtime.view import build_view
 
 
 def bind_requests(ports: Ports, release: FrozenRelease) -> RequestBinding:
@@ -19,7 +20,7 @@ def bind_requests(ports: Ports, release: FrozenRelease) -> RequestBinding:
     return RequestBinding(
         parameters,
         release.catalog.catalog_hash,
-        ROUNDS,
+        release.protocol,
         adapter_of(ports, release).version,
         release.estimator,
     )
@@ -59,7 +60,7 @@ def rebuild_request(ports: Ports, operation: Operation) -> bytes:
     release = load_owned_release(ports, rows.run.release_id).release
     adapter, head = adapter_of(ports, release), head_of(ports, rows.run, release)
     context = replace(rows.context, effective_revision=recipe.revision, record_head=recipe.record_head)
-    view = build_view(ports, rows.run, context, release, CachedView(0, 0, View()))
+    view = build_view(ports, rows.run, context, release, CachedView(0, 0, View()), history=recipe.history)
     found = hash_request(adapter, head.parameters, head.tools, view)
     if found != operation.request_hash:
         raise InvariantError(

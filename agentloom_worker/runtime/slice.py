@@ -4,25 +4,21 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from agentloom_worker.canonical import parse
-from agentloom_worker.capabilities.result import decode_result, model_text
-from agentloom_worker.context.message import assistant_message, note_message, prompt_message, tool_message, user_message
 from agentloom_worker.context.view import View
 from agentloom_worker.domain.commit import BlobPut
-from agentloom_worker.domain.context import MessageKind, RoleContext
+from agentloom_worker.domain.context import RoleContext
 from agentloom_worker.domain.model import ModelResponse
 from agentloom_worker.domain.operation import Attempt, Operation, Payload, call_id_of
-from agentloom_worker.domain.release import FrozenRelease, load_release
+from agentloom_worker.domain.release import FrozenRelease
 from agentloom_worker.domain.response import decode_response
 from agentloom_worker.domain.run import CallBatch, LoopTicket, NodeTask, Run
 from agentloom_worker.domain.session import PendingInput
 from agentloom_worker.errors import InvariantError
 from agentloom_worker.frozen import replace
-from agentloom_worker.ids import OperationId, ReleaseId, RunId
-from agentloom_worker.llm.adapter import ModelAdapter
-from agentloom_worker.runtime.ports import CachedView, OwnedRelease, Ports
-from agentloom_worker.storage.context import ViewRow
-
-_PAGE = 500
+from agentloom_worker.ids import OperationId, RunId
+from agentloom_worker.runtime.ports import Ports
+from agentloom_worker.runtime.release import adapter_of, load_owned_release
+from agentloom_worker.runtime.view import load_view
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,30 +65,6 @@ class Slice:
         return replace(self, members=members, member_attempts=(*attempts, attempt) if attempt else attempts)
 
 
-def adapter_of(ports: Ports, release: FrozenRelease) -> ModelAdapter:
-    """The adapter of the release's protocol and profile."""
-    key = (release.model.protocol, release.model.profile)
-    adapter = ports.adapters.get(key)
-    if adapter is None:
-        raise InvariantError(f"this process has no adapter for protocol and profile {key}")
-    return adapter
-
-
-def load_owned_release(ports: Ports, release_id: ReleaseId) -> OwnedRelease:
-    """A frozen release, parsed once per process; its digest is checked when it is read."""
-    cached = ports.releases.get(release_id)
-    if cached is None:
-        stored = ports.store.load_release(release_id)
-        if stored is None:
-            raise InvariantError(f"release {release_id} is missing")
-        release = load_release(stored.body)
-        if release.digest != stored.digest:
-            raise InvariantError(f"release {release_id} does not hash to its digest")
-        cached = OwnedRelease(stored.owner_id, release)
-        ports.releases.put(release_id, cached)
-    return cached
-
-
 def load_slice(ports: Ports, run_id: RunId) -> Slice:
     """Read everything a step of this run may look at. Raises InvariantError if the run is missing."""
     rows = ports.store.load_slice(run_id)
@@ -113,65 +85,6 @@ def load_slice(ports: Ports, run_id: RunId) -> Slice:
         member_attempts=rows.member_attempts,
         inputs=rows.inputs,
     )
-
-
-def remember_view(ports: Ports, context: RoleContext, view: View) -> None:
-    """Keep a committed view for the next load; keyed by revision, so it can never be stale."""
-    ports.views.put(context.context_id, CachedView(context.effective_revision, context.record_head, view))
-
-
-def load_view(ports: Ports, run: Run, context: RoleContext, release: FrozenRelease) -> View:
-    """The view at the context's head: the cached one where it fits, extended by what came since, in pages."""
-    cached = ports.views.get(context.context_id)
-    if cached is None or cached.revision > context.effective_revision:
-        cached = CachedView(0, 0, View())
-    if cached.revision == context.effective_revision:
-        return cached.view
-    view = build_view(ports, run, context, release, cached)
-    remember_view(ports, context, view)
-    return view
-
-
-def build_view(ports: Ports, run: Run, context: RoleContext, release: FrozenRelease, base: CachedView) -> View:
-    """Extend a view by the records after it, as of the context's revision."""
-    adapter = adapter_of(ports, release)
-    view, after = base.view, base.record_head
-    while after < context.record_head:
-        rows = ports.store.load_view_rows(
-            context.context_id,
-            after_seq=after,
-            revision=context.effective_revision,
-            limit=min(_PAGE, context.record_head - after),
-        )
-        if not rows:
-            raise InvariantError(f"context {context.context_id} lacks records after {after}")
-        for row in rows:
-            view = _append(ports, run, release, adapter, view, row)
-        after = rows[-1].context_seq
-    return view
-
-
-def _append(ports: Ports, run: Run, release: FrozenRelease, adapter: ModelAdapter, view: View, row: ViewRow) -> View:
-    match row.message_kind:
-        case MessageKind.PROMPT:
-            return view.extend([adapter.encode_message(prompt_message(release.prompt))], protected=True)
-        case MessageKind.USER_REF:
-            body = ports.store.load_payload(run.owner_id, row.source)
-            return view.extend([adapter.encode_message(user_message(body))], protected=True)
-        case MessageKind.FEEDBACK:
-            body = ports.store.load_payload(run.owner_id, row.source)
-            return view.extend([adapter.encode_message(note_message(body))])
-        case MessageKind.ASSISTANT:
-            body = ports.store.load_payload(run.owner_id, row.source)
-            assert row.operation_id is not None
-            response = decode_response(body)
-            message, wire_ids = assistant_message(response, call_ids(row.operation_id, response))
-            return view.extend([adapter.encode_message(message)], wire_ids)
-        case MessageKind.TOOL_RESULT:
-            body = ports.store.load_payload(run.owner_id, row.source)
-            assert row.ordinal is not None
-            text = model_text(decode_result(body)).text
-            return view.extend([adapter.encode_message(tool_message(text, view.wire_ids[row.ordinal]))])
 
 
 def call_ids(operation_id: OperationId, response: ModelResponse) -> tuple[UUID, ...]:
@@ -206,13 +119,10 @@ __all__ = [
     "Payload",
     "Slice",
     "adapter_of",
-    "build_view",
     "call_ids",
     "input_text",
     "load_body",
     "load_owned_release",
     "load_response",
     "load_slice",
-    "load_view",
-    "remember_view",
 ]

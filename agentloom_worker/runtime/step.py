@@ -35,8 +35,9 @@ from agentloom_worker.runtime.outcome import LaneFull, ModelEnded, Outcome, Tool
 from agentloom_worker.runtime.plan import Budget, Plan, Planner
 from agentloom_worker.runtime.ports import US, Ports
 from agentloom_worker.runtime.salvage import salvage
-from agentloom_worker.runtime.slice import Slice, load_slice, remember_view
+from agentloom_worker.runtime.slice import Slice, load_slice
 from agentloom_worker.runtime.table import STEPS, EffectStep, PureStep
+from agentloom_worker.runtime.view import remember_view
 from agentloom_worker.storage.driver import RefusedError
 
 _UNKNOWN_STEP_DELAY_US = 5 * US

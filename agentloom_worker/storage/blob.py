@@ -5,6 +5,7 @@ that a body put before its commit survives until the commit refers to it (RULING
 """
 
 import zlib
+from collections.abc import Sequence
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -70,6 +71,15 @@ def read(conn: sa.Connection, owner_id: UUID, blob_id: UUID) -> bytes | None:
     if row is None:
         return None
     return unpack(row.encoding, bytes(row.content))
+
+
+def read_many(conn: sa.Connection, owner_id: UUID, blob_ids: Sequence[UUID]) -> dict[UUID, bytes]:
+    """The bodies of those blobs that this owner holds."""
+    if not blob_ids:
+        return {}
+    columns = (blob.c.blob_id, blob.c.encoding, blob.c.content)
+    query = sa.select(*columns).where(blob.c.blob_id.in_(blob_ids), blob.c.owner_id == owner_id)
+    return {row.blob_id: unpack(row.encoding, bytes(row.content)) for row in conn.execute(query)}
 
 
 def unpack(encoding: str, content: bytes) -> bytes:

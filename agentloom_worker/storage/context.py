@@ -17,7 +17,7 @@ from agentloom_worker.domain.context import (
 )
 from agentloom_worker.domain.model import Role
 from agentloom_worker.domain.operation import Payload
-from agentloom_worker.ids import BlobId, CallId, ContextId, InvocationId, NodeId, OperationId, RunId
+from agentloom_worker.ids import BlobId, CallId, ContextId, InputId, InvocationId, NodeId, OperationId, RunId
 from agentloom_worker.storage.commit_log import kind_of
 from agentloom_worker.storage.operation import operation
 from agentloom_worker.storage.session import user_input
@@ -294,6 +294,9 @@ class ViewRow:
     prompt_slot: str | None
     model_operation_id: OperationId | None  # for a tool result: the operation whose message holds the call
     ordinal: int | None
+    input_id: InputId | None
+    input_seq: int | None
+    origin_run_id: RunId | None  # of an input: the run that took it when it came
 
 
 # Two walks along primary keys. As one query with its anti-join, both databases found plans that read the
@@ -315,6 +318,9 @@ _PAGE_OF_RECORDS = (
         context_record.c.prompt_slot,
         operation.c.model_operation_id,
         operation.c.ordinal,
+        context_record.c.origin_input_id,
+        user_input.c.input_seq,
+        user_input.c.origin_run_id,
     )
     .select_from(context_record)
     .outerjoin(operation, operation.c.operation_id == context_record.c.operation_id)
@@ -378,4 +384,7 @@ def _to_view_row(row: Any, entry: Any) -> ViewRow:
         row.prompt_slot,
         OperationId(row.model_operation_id) if row.model_operation_id else None,
         row.ordinal,
+        InputId(row.origin_input_id) if row.origin_input_id else None,
+        row.input_seq,
+        RunId(row.origin_run_id) if row.origin_run_id else None,
     )

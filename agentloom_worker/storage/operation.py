@@ -319,6 +319,24 @@ def load_operation(conn: sa.Connection, operation_id: UUID) -> Operation | None:
     return None if row is None else to_operation(row)
 
 
+def load_operations(conn: sa.Connection, operation_ids: Sequence[UUID]) -> dict[OperationId, Operation]:
+    """Some operations by id."""
+    if not operation_ids:
+        return {}
+    query = sa.select(operation).where(operation.c.operation_id.in_(operation_ids))
+    return {OperationId(row.operation_id): to_operation(row) for row in conn.execute(query)}
+
+
+def load_calls(conn: sa.Connection, run_id: UUID, model_operation_id: UUID) -> tuple[Operation, ...]:
+    """The calls of one model operation by ordinal."""
+    query = (
+        sa.select(operation)
+        .where(operation.c.run_id == run_id, operation.c.model_operation_id == model_operation_id)
+        .order_by(operation.c.ordinal)
+    )
+    return tuple(to_operation(row) for row in conn.execute(query))
+
+
 def load_members(conn: sa.Connection, run_id: UUID, batch_id: UUID) -> tuple[Operation, ...]:
     """The members of a batch by ordinal."""
     found = conn.execute(_MEMBERS, {"run_id": run_id, "batch_id": batch_id})

@@ -464,6 +464,33 @@ def find_live_run(conn: sa.Connection, session_id: UUID) -> Run | None:
     return None if row is None else _to_run(row)
 
 
+def list_ended(
+    conn: sa.Connection,
+    session_id: UUID,
+    *,
+    run_no_max: int,
+    after_seq: int = 0,
+    before_seq: int | None = None,
+    newest: bool = False,
+    limit: int,
+) -> list[Run]:
+    """Ended runs of a session up to a run_no, by their questions' places; `newest` takes the last ones of them.
+
+    Since one run of a session lives at a time, every run before another has ended when that one is made.
+    """
+    query = sa.select(run).where(
+        run.c.session_id == session_id,
+        run.c.run_no <= run_no_max,
+        run.c.question_seq > after_seq,
+        run.c.status.not_in([str(status) for status in sorted(LIVE)]),
+    )
+    if before_seq is not None:
+        query = query.where(run.c.question_seq < before_seq)
+    order = run.c.question_seq.desc() if newest else run.c.question_seq
+    found = [_to_run(row) for row in conn.execute(query.order_by(order).limit(limit))]
+    return found[::-1] if newest else found
+
+
 def load_standings(conn: sa.Connection, run_ids: list[UUID]) -> dict[RunId, RunStanding]:
     """How many runs stand, in one query; the control poll (RULINGS T9)."""
     leased = run.c.lease_expires_at.is_not(None)

@@ -24,6 +24,7 @@ from agentloom_worker.storage.postgres import PostgresDriver
 from agentloom_worker.storage.sqlite import SqliteDriver
 from agentloom_worker.storage.store_claims import Claims, SweptRow
 from agentloom_worker.storage.store_clients import Clients, FrozenBody
+from agentloom_worker.storage.store_history import History
 from agentloom_worker.storage.store_slices import SliceRows, Slices
 from agentloom_worker.storage.store_upkeep import Upkeep
 from agentloom_worker.storage.template import Statement
@@ -38,7 +39,7 @@ _SNAPSHOT = {
 }
 
 
-class Store(Claims, Slices, Clients, Upkeep):
+class Store(Claims, Slices, Clients, History, Upkeep):
     """Opened by `open_store`. Every method is one transaction or one plain read."""
 
     @contextmanager

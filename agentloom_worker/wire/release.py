@@ -31,6 +31,7 @@ from agentloom_worker.limits import (
     HTTP_TOOL_BYTES_MAX,
     HTTP_TOOL_REDIRECTS_MAX,
     LOOPS_MAX,
+    RECENT_RUNS_MAX,
     RUN_DEADLINE_S,
     STEP_FAILURES_MAX,
     TOOL_TIMEOUT_MS,
@@ -251,8 +252,21 @@ ToolDocument = PythonToolDocument | HttpToolDocument
 AnyTool = Annotated[ToolDocument, Field(discriminator="kind")]
 
 
+class ProtocolDocument(_Document):
+    """The context protocol: how a session's facts become the messages of a request."""
+
+    id: Literal["rounds"] = Field(description="Names the protocol.")
+    version: Literal[1] = Field(description="Its behaviour is frozen by its version.")
+    options: Annotated[JsonObject, Field(max_length=0)] = Field(
+        default_factory=dict, description="Of the protocol; `rounds` has none."
+    )
+
+
 class ContextDocument(_Document):
-    """How the window is divided: input budget = window - output reserve - safety margin."""
+    """What of a session a request shows, and how the window is divided.
+
+    Input budget = window - output reserve - safety margin.
+    """
 
     output_reserve_tokens: Tokens | None = Field(
         default=None, description="Kept for the answer; min(maximum output or 4096, window / 4) if absent."
@@ -262,6 +276,16 @@ class ContextDocument(_Document):
     )
     trigger_ratio: Ratio = Field(default="0.80", description="Share of the input budget, as decimal text in quotes.")
     estimator: EstimatorName = Field(default="utf8-envelope-v1", description="How tokens are counted.")
+    recent_runs: int | None = Field(
+        default=None,
+        ge=0,
+        le=RECENT_RUNS_MAX,
+        description="How many of the session's ended runs are shown in full, 2 if absent; older ones are shown as "
+        "their inputs, their answer and how they ended.",
+    )
+    protocol: ProtocolDocument | None = Field(
+        default=None, description="How earlier runs are shown; `rounds`, version 1, if absent."
+    )
 
 
 class ReleaseDocument(_Document):
@@ -378,8 +402,16 @@ class FrozenTool(_Frozen):
     http: FrozenHttp | None = None
 
 
+class FrozenProtocol(_Frozen):
+    """As `ProtocolDocument`."""
+
+    id: Literal["rounds"]
+    version: Literal[1]
+    options: JsonObject
+
+
 class FrozenContext(_Frozen):
-    """The numbers of the window, computed once (seed 000, section 7)."""
+    """The numbers of the window, computed once (seed 000, section 7), and what of a session a request shows."""
 
     window_tokens: Tokens
     output_reserve_tokens: Tokens
@@ -389,6 +421,8 @@ class FrozenContext(_Frozen):
     trigger_tokens: int = Field(ge=0)
     request_output_tokens: Tokens
     estimator: EstimatorName
+    recent_runs: int | None = Field(default=None, ge=0)
+    protocol: FrozenProtocol | None = None
 
 
 class FrozenReleaseDocument(_Frozen):

@@ -253,7 +253,7 @@ def _second_loop(sent: list[InputReceipt], turn: ScriptedTurn) -> Callable[[Talk
 
 
 @both
-def test_L12_a_claimed_supplement_without_a_first_output_goes_to_the_next_question_once(
+def test_L13_a_claimed_supplement_without_a_first_output_goes_to_the_next_question_once(
     database_url: str, settings: Settings
 ) -> None:
     sent: list[InputReceipt] = []
@@ -277,7 +277,7 @@ def test_L12_a_claimed_supplement_without_a_first_output_goes_to_the_next_questi
 
 
 @both
-def test_L13_C07_a_first_output_delivers_though_its_response_never_becomes_whole(
+def test_L14_C07_a_first_output_delivers_though_its_response_never_becomes_whole(
     database_url: str, settings: Settings, tool_calls: list[tuple[str, object]]
 ) -> None:
     partial = Partial(calls=(ResponseCall(0, "c2", "echo", '{"text":"never"}'),))

@@ -117,8 +117,8 @@ def test_C19_reading_on_is_a_new_operation_each_time_and_shows_nothing_that_was_
         assert position == len(whole)
 
 
-@pytest.mark.parametrize("whose", ["another run", "another session", "nobody"])
-def test_C19_a_reference_of_another_run_is_refused_like_one_that_does_not_exist(clean_sqlite: str, whose: str) -> None:
+@pytest.mark.parametrize("whose", ["another session", "nobody"])
+def test_C19_L25_a_reference_of_another_session_is_refused_like_one_of_nobody(clean_sqlite: str, whose: str) -> None:
     foreign: list[str] = []
 
     def script(request: ScriptedRequest) -> ScriptedTurn:
@@ -135,7 +135,7 @@ def test_C19_a_reference_of_another_run_is_refused_like_one_that_does_not_exist(
         worker.drive()
         (operation,) = operations(ports, run_id, OperationKind.TOOL)
         foreign.append(result_ref(OperationId(ports.ids.new()) if whose == "nobody" else operation.operation_id))
-        again = ask(ports, document, "read theirs", session_of=run_id if whose == "another run" else None)
+        again = ask(ports, document, "read theirs", session_of=None)
         worker.drive()
         (read,) = operations(ports, again, OperationKind.INTERNAL)
         assert (read.status, read.code) == (OperationStatus.FAILED, Code.RESULT_NOT_FOUND)
@@ -143,6 +143,41 @@ def test_C19_a_reference_of_another_run_is_refused_like_one_that_does_not_exist(
         assert error["code"] == Code.RESULT_NOT_FOUND
         assert foreign[0] in error["message"]
         assert run_of(ports, again).status is RunStatus.SUCCEEDED
+
+
+def test_L08_a_preview_in_the_history_is_not_unfolded_and_can_be_read_on_by_a_new_operation(clean_sqlite: str) -> None:
+    with simulated(clean_sqlite, scripts={"main": _reads_the_history}) as worker:
+        ports = worker.ports
+        document = release_document(tools=WIDE, **WINDOW)
+        run_id = ask(ports, document, "make it")
+        worker.drive()
+        again = ask(ports, document, "read on", session_of=run_id)
+        worker.drive()
+        (_, body) = _whole(ports, run_id)
+        whole = decode_result(body).text.encode()
+        (theirs,) = tool_texts(frozen_requests(ports, run_id)[-1])
+        first, second = frozen_requests(ports, again)
+        assert tool_texts(first) == [theirs]
+        assert len(theirs.encode()) < PREVIEW_BYTES + 1000
+        (read,) = operations(ports, again, OperationKind.INTERNAL)
+        assert (read.capability, read.status) == ("result.read", OperationStatus.COMPLETED)
+        assert tool_texts(second)[0] == theirs
+        part = json.loads(tool_texts(second)[1])
+        assert part["text"].encode() == whole[part["offset"] : part["end_offset"]]
+        assert len(operations(ports, run_id)) == 3
+
+
+def _reads_the_history(request: ScriptedRequest) -> ScriptedTurn:
+    """A model that makes a large result in its first run and reads on in it in the second."""
+    last = request.last_message
+    if last["role"] == "user" and last["content"] == "make it":
+        return CallsTurn((ScriptedCall("wide", json.dumps({"size_bytes": SIZE})),))
+    if last["role"] == "user":
+        (content,) = tool_texts(request.body)
+        named = re.search(r"call result_read with (\{.*\})\]$", content)
+        assert named is not None
+        return CallsTurn((ScriptedCall("result_read", named[1]),))
+    return TextTurn("done")
 
 
 @pytest.mark.parametrize("size_bytes", [5_000, PREVIEW_BYTES + 1])

@@ -64,6 +64,7 @@ BODIES: dict[str, tuple[Any, Any, Any]] = {
     "continuation_empty": (Continuation(), Continuation.to_bytes, Continuation.from_bytes),
     "recipe": (Recipe(12, 9, 2, (InputId(FIRST), InputId(SECOND)), 4711), Recipe.to_bytes, Recipe.from_bytes),
     "recipe_without_inputs": (Recipe(1, 2, 1, (), 40), Recipe.to_bytes, Recipe.from_bytes),
+    "recipe_with_history": (Recipe(5, 4, 3, (), 900, 41), Recipe.to_bytes, Recipe.from_bytes),
     "binding": (
         RequestBinding(
             RequestParameters("dev-model", 4096, (("seed", 7), ("temperature", 0.5))),

@@ -4,12 +4,15 @@ import hashlib
 import json
 from pathlib import Path
 
+import pytest
+
 from agentloom_worker.domain.capability import CapabilityKind, Effect
 from agentloom_worker.domain.policy import Jitter, OnUnknown, OnUnknownAction, RetryPolicy
 from agentloom_worker.domain.release import freeze_release, load_release
+from agentloom_worker.errors import ReleaseInvalidError
 from agentloom_worker.runtime.publish import resolve_release
 from agentloom_worker.wire.release import parse_release
-from tests.factories import capability
+from tests.factories import capability, release_document
 
 HERE = Path(__file__).parent
 DIGEST = "7b3ff569d8e6f70bae5a73f8073c2dc211f7e79299f09366f75961640a4b8081"
@@ -78,3 +81,35 @@ def test_an_output_schema_freezes_to_the_recorded_form_and_reads_back_from_it() 
     assert release.output_schema == json.loads(body)["agent"]["output_schema"]
     assert release.digest.hex() == "1e2a8453b8255c011c35ca803067eed76894bed95d1121ae07fee3ebd91ed96d"
     assert load_release((HERE / "release_v1.json").read_bytes()).output_schema is None
+
+
+def test_fields_of_the_history_stand_in_the_bytes_only_where_they_are_written() -> None:
+    document = json.loads((HERE / "release_v1.json").read_bytes())
+    assert not {"recent_runs", "protocol"} & set(document["context"])
+    release = load_release((HERE / "release_v1.json").read_bytes())
+    assert (release.recent_runs, release.protocol) == (2, "rounds@1")
+
+
+def test_a_written_context_protocol_freezes_to_the_recorded_form() -> None:
+    protocol = {"id": "rounds", "version": 1}
+    resolved = resolve_release(release_document(context={"recent_runs": 0, "protocol": protocol}))
+    assert b'"protocol":{"id":"rounds","options":{},"version":1},"recent_runs":0,' in resolved.body
+    release = load_release(resolved.body)
+    assert (release.recent_runs, release.protocol) == (0, "rounds@1")
+    assert resolved.digest != resolve_release(release_document()).digest
+
+
+@pytest.mark.parametrize(
+    ("context", "path"),
+    [
+        ({"recent_runs": -1}, "/context/recent_runs"),
+        ({"recent_runs": 1001}, "/context/recent_runs"),
+        ({"protocol": {"id": "squares", "version": 1}}, "/context/protocol/id"),
+        ({"protocol": {"id": "rounds", "version": 2}}, "/context/protocol/version"),
+        ({"protocol": {"id": "rounds", "version": 1, "options": {"n": 1}}}, "/context/protocol/options"),
+    ],
+)
+def test_a_history_that_no_protocol_can_show_is_refused_by_its_path(context: dict[str, object], path: str) -> None:
+    with pytest.raises(ReleaseInvalidError) as caught:
+        resolve_release(release_document(context=context))
+    assert [one for one, _ in caught.value.problems] == [path]

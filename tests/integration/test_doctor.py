@@ -122,7 +122,7 @@ def test_workers_and_queues_are_listed_with_stable_keys(postgres_url: str, capsy
     assert (worker["state"], worker["slots"], worker["queues"]) == (
         "here",
         3,
-        ["control", "model", "tools", "maintenance"],
+        ["control", "model", "tools", "compaction", "maintenance"],
     )
     assert set(queues["model"]) == {
         "queue", "due", "oldest_due_ms", "waiting", "claimed", "suspect", "parked", "processes", "slots",

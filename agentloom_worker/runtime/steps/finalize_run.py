@@ -104,7 +104,7 @@ def _open_next(ports: Ports, run: Run) -> _Onward:
     if not waiting:
         return _Onward()
     question = waiting[0]
-    opened = open_run(ports, run.session_id, question.release_id, question.input_id)
+    opened = open_run(ports, run.session_id, question.release_id, question.input_id, run.run_no + 1)
     started = replace(question, state=QueueState.STARTED, run_id=opened.run_id)
     key = f"accept:{question.input_id}"
     return _Onward((Put(question, started),), (Part(key, hash_command(key)),), opened)

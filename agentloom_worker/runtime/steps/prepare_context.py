@@ -20,6 +20,7 @@ from agentloom_worker.runtime.ending import end_node, settle_successor
 from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.runtime.result import StepResult, hash_command
 from agentloom_worker.runtime.slice import Slice, adapter_of
+from agentloom_worker.runtime.view import add_history
 
 PROMPT_SLOT = "system"
 
@@ -94,7 +95,7 @@ def prepare_context(ports: Ports, slice_: Slice) -> StepResult:
 
 
 def _project(ports: Ports, slice_: Slice) -> tuple[Slice, tuple[Put, ...]]:
-    """The prompt and the question at the first prepare; later, inputs that are new to the context."""
+    """The prompt, the session's earlier runs and the first inputs; later, inputs that are new to the context."""
     adapter = adapter_of(ports, slice_.release)
     context, view = slice_.context, slice_.view
     puts: list[Put] = []
@@ -113,7 +114,7 @@ def _project(ports: Ports, slice_: Slice) -> tuple[Slice, tuple[Put, ...]]:
         cause = f"prompt:{context.context_id}"
         appended = append_records(context, view, [record], ids=ports.ids, cause_key=cause, protected=True)
         puts.extend((*appended.puts, Put(context, appended.context)))
-        context, view = appended.context, appended.view
+        context, view = appended.context, add_history(ports, slice_.run, slice_.release, appended.view)
     inputs = list(slice_.inputs)
     for position, pending in enumerate(inputs):
         if pending.delivery.context_seq is not None:

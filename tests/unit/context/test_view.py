@@ -88,3 +88,11 @@ def test_one_view_extended_by_many_threads_at_once_gives_each_its_own() -> None:
     for number in range(8):
         _says(grown[number], [b"root", *(f"{number}/{turn}".encode() for turn in range(50))])
     _says(root, [b"root"])
+
+
+@given(FRAGMENTS, FRAGMENTS.filter(bool))
+def test_the_history_is_counted_apart_and_own_records_are_found_behind_it(past: list[bytes], own: list[bytes]) -> None:
+    view = View().extend([own[0]], protected=True).extend(past, history=True).extend(own[1:])
+    assert (view.history_length, view.history_bytes) == (len(past), sum(map(len, past)))
+    assert [view.record(seq) for seq in range(1, len(own) + 1)] == own
+    assert view.record(len(own) + 1) == b""

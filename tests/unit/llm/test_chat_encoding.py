@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentloom_worker.canonical import canonical_bytes
+from agentloom_worker.context.message import note, prompt_message
 from agentloom_worker.context.view import View
 from agentloom_worker.domain.model import Message, MessageCall, RequestParameters, Role, ToolSchema
 from agentloom_worker.errors import Code, RunError
@@ -165,7 +166,6 @@ def test_a_parameter_that_the_adapter_sets_is_refused(encoding: ChatEncoding, na
 @pytest.mark.parametrize(
     "profile",
     [
-        Profile("p", 1, mid_system=False),
         Profile("p", 1, strict_alternation=True),
         Profile("p", 1, first_must_be_user=True),
         Profile("p", 1, reasoning_replay=ReasoningReplay.ALWAYS),
@@ -184,3 +184,17 @@ def test_a_profile_names_the_output_limit_and_may_drop_stream_options() -> None:
         "max_completion_tokens": 9,
         "stream": True,
     }
+
+
+def test_a_note_is_a_system_message_or_where_the_profile_takes_none_a_labelled_text_of_the_user() -> None:
+    said = note("[run 1 ended: failed]")
+    assert json.loads(ChatEncoding(Profile("p", 1)).encode_message(said)) == {
+        "role": "system",
+        "content": "[run 1 ended: failed]",
+    }
+    strict = ChatEncoding(Profile("p", 1, mid_system=False))
+    assert json.loads(strict.encode_message(said)) == {
+        "role": "user",
+        "content": "[agentloom] [run 1 ended: failed]",
+    }
+    assert json.loads(strict.encode_message(prompt_message("Be brief.")))["role"] == "system"

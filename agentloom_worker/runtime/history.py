@@ -1,0 +1,206 @@
+"""The session's ended runs as a context protocol takes them, read in pages while they are walked through.
+
+A page costs a fixed number of queries, whatever it holds: its runs, their inputs, their answers, the blobs.
+Runs that are shown in full are few; their records are read in pages as well.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from agentloom_worker.canonical import parse
+from agentloom_worker.capabilities.result import decode_result, model_text
+from agentloom_worker.context.protocol import (
+    BrokenAnswer,
+    CallState,
+    EndedRun,
+    Place,
+    Process,
+    Record,
+    SessionInput,
+)
+from agentloom_worker.domain.context import MessageKind, RoleContext
+from agentloom_worker.domain.model import ModelResponse
+from agentloom_worker.domain.operation import AttemptState, Operation, Payload
+from agentloom_worker.domain.response import decode_response
+from agentloom_worker.domain.run import EndCause, Run
+from agentloom_worker.domain.session import DeliveryState
+from agentloom_worker.errors import InvariantError
+from agentloom_worker.frozen import replace
+from agentloom_worker.ids import OperationId, OwnerId, RunId, SessionId
+from agentloom_worker.limits import HISTORY_RECORDS_PAGE, HISTORY_RUNS_PAGE
+from agentloom_worker.runtime.ports import Ports
+from agentloom_worker.storage.context import ViewRow
+
+
+def read_ended(ports: Ports, session_id: SessionId, *, run_no_max: int, recent: int) -> Iterator[EndedRun]:
+    """Every ended run up to a run_no by its question, the last `recent` of them with their process.
+
+    All end states count, failures too; nothing is skipped and nothing filled up (seed 000, 4).
+    """
+    if run_no_max <= 0:
+        return
+    store = ports.store
+    newest = store.list_ended_runs(session_id, run_no_max=run_no_max, newest=True, limit=recent) if recent else []
+    before = newest[0].question_seq if newest else None
+    after = 0
+    while True:
+        page = store.list_ended_runs(
+            session_id, run_no_max=run_no_max, after_seq=after, before_seq=before, limit=HISTORY_RUNS_PAGE
+        )
+        yield from read_runs(ports, page)
+        if len(page) < HISTORY_RUNS_PAGE:
+            break
+        after = page[-1].question_seq
+    for start in range(0, len(newest), HISTORY_RUNS_PAGE):
+        page = newest[start : start + HISTORY_RUNS_PAGE]
+        for run, ended in zip(page, read_runs(ports, page), strict=True):
+            yield replace(ended, process=_process(ports, run))
+
+
+def read_runs(ports: Ports, runs: Sequence[Run]) -> Iterator[EndedRun]:
+    """Runs of one session with their inputs and answers, without their process; all read at once."""
+    if not runs:
+        return
+    inputs = _inputs(ports, runs)
+    answers = _answers(ports, runs)
+    for run in runs:
+        yield EndedRun(
+            run_id=run.run_id,
+            run_no=run.run_no,
+            status=run.status,
+            code=run.end_code,
+            # Of an answer, the detail is our own list of what is odd about it; of a failure it may be anything.
+            marks=run.end_detail if run.end_cause is EndCause.ANSWER else None,
+            inputs=tuple(inputs.get(run.run_id, ())),
+            answer_operation_id=run.answer_operation_id,
+            answer=answers.get(run.answer_operation_id) if run.answer_operation_id else None,
+        )
+
+
+def read_records(
+    ports: Ports, owner_id: OwnerId, context: RoleContext, *, prompt: str | None, after_seq: int = 0
+) -> Iterator[Record]:
+    """The records of a context behind one, as of its revision, in pages. Without a prompt, that record is left out.
+
+    Raises InvariantError where records are missing.
+    """
+    after = after_seq
+    while after < context.record_head:
+        rows = ports.store.load_view_rows(
+            context.context_id,
+            after_seq=after,
+            revision=context.effective_revision,
+            limit=min(HISTORY_RECORDS_PAGE, context.record_head - after),
+        )
+        if not rows:
+            raise InvariantError(f"context {context.context_id} lacks records after {after}")
+        sources = [row.source for row in rows if row.message_kind is not MessageKind.PROMPT]
+        bodies = iter(ports.store.load_bodies(owner_id, sources))
+        for row in rows:
+            if row.message_kind is not MessageKind.PROMPT:
+                yield _record(row, next(bodies))
+            elif prompt is not None:
+                yield Record(row.context_seq, row.message_kind, prompt)
+        after = rows[-1].context_seq
+
+
+def _record(row: ViewRow, body: bytes) -> Record:
+    text, response = "", None
+    match row.message_kind:
+        case MessageKind.ASSISTANT:
+            response = decode_response(body)
+        case MessageKind.TOOL_RESULT:
+            text = model_text(decode_result(body)).text
+        case _:
+            text = parse(body)
+    return Record(
+        row.context_seq,
+        row.message_kind,
+        text,
+        response,
+        row.operation_id,
+        row.input_id,
+        row.input_seq,
+        row.origin_run_id,
+        row.ordinal,
+    )
+
+
+def _inputs(ports: Ports, runs: Sequence[Run]) -> dict[RunId, list[SessionInput]]:
+    given, places = ports.store.list_given_inputs([run.run_id for run in runs])
+    bodies = ports.store.load_bodies(runs[0].owner_id, [one.body for one in given])
+    found: dict[RunId, list[SessionInput]] = {}
+    for one, body in zip(given, bodies, strict=True):
+        shown = SessionInput(
+            one.input_id,
+            one.input_seq,
+            parse(body),
+            one.origin_run_id,
+            one.origin_run_no,
+            tuple(
+                Place(place.run_no, place.state is DeliveryState.DELIVERED) for place in places.get(one.input_id, ())
+            ),
+        )
+        found.setdefault(one.run_id, []).append(shown)
+    return found
+
+
+def _answers(ports: Ports, runs: Sequence[Run]) -> dict[OperationId, ModelResponse]:
+    wanted = [run.answer_operation_id for run in runs if run.answer_operation_id is not None]
+    held = ports.store.load_operations(wanted)
+    operations = [held[operation_id] for operation_id in wanted]
+    bodies = ports.store.load_bodies(runs[0].owner_id, [_result_of(operation) for operation in operations])
+    return {operation.operation_id: decode_response(body) for operation, body in zip(operations, bodies, strict=True)}
+
+
+def _result_of(operation: Operation) -> Payload:
+    payload = operation.effective or operation.raw
+    if payload is None:
+        raise InvariantError(f"operation {operation.operation_id} is an answer without a result")
+    return payload
+
+
+def _process(ports: Ports, run: Run) -> Process:
+    context = ports.store.load_root_context(run.run_id)
+    if context is None:
+        raise InvariantError(f"run {run.run_id} has no root context")
+    records = read_records(ports, run.owner_id, context, prompt=None)
+    last = _last_row(ports, context)
+    answered = last is not None and last.message_kind is MessageKind.ASSISTANT
+    calls = _open_calls(ports, run, last.operation_id) if last is not None and answered else ()
+    return Process(records, calls, _broken(ports, context))
+
+
+def _last_row(ports: Ports, context: RoleContext) -> ViewRow | None:
+    rows = ports.store.load_view_rows(
+        context.context_id, after_seq=context.record_head - 1, revision=context.effective_revision, limit=1
+    )
+    return rows[0] if rows else None
+
+
+def _open_calls(ports: Ports, run: Run, operation_id: OperationId | None) -> tuple[CallState, ...]:
+    """The calls of a message behind which no result stands; none where it made none."""
+    if operation_id is None:
+        return ()
+    calls = ports.store.load_calls(run.run_id, operation_id)
+    held = [call for call in calls if call.effective or call.raw]
+    bodies = ports.store.load_bodies(run.owner_id, [_result_of(call) for call in held])
+    texts = {call.operation_id: model_text(decode_result(body)).text for call, body in zip(held, bodies, strict=True)}
+    return tuple(
+        CallState(call.operation_id, call.ordinal or 0, texts.get(call.operation_id), call.status, call.executed)
+        for call in calls
+    )
+
+
+def _broken(ports: Ports, context: RoleContext) -> BrokenAnswer | None:
+    """The text that had arrived when the last model operation's newest attempt ended, if it never completed.
+
+    Only what the run's own commits wrote: a late fact changes nothing that a reader sees (RULINGS A3).
+    """
+    if context.last_model_operation_id is None:
+        return None
+    attempts = ports.store.list_attempts([context.last_model_operation_id])
+    last = attempts[-1] if attempts else None
+    if last is None or last.partial is None or last.state is AttemptState.COMPLETE:
+        return None
+    text = parse(last.partial).get("text", "")
+    return BrokenAnswer(context.last_model_operation_id, text) if text else None
