@@ -78,6 +78,10 @@ class FleetProcessHandle:
 
         wait_for(there, f"the process says {event}", START_S)
 
+    def exit_code(self) -> int:
+        """Wait until it ends by itself."""
+        return self._popen.wait(timeout=START_S)
+
     def end(self, how: signal.Signals = signal.SIGTERM) -> int:
         """Signal it and wait for its exit code; one that does not end within the bound is killed and fails."""
         if self._popen.poll() is None:
@@ -139,10 +143,11 @@ class Fleet:
             process.wait_for_line(ready)
         return process
 
-    def beat(self) -> FleetProcessHandle:
+    def beat(self, *, ready: str = "beat_started", **extra: str) -> FleetProcessHandle:
         """Start a beat and wait until it begins."""
-        process = self._start(["-A", "beat", "beat"], {})
-        process.wait_for_line("beat_started")
+        process = self._start(["-A", "beat", "beat"], extra)
+        if ready:
+            process.wait_for_line(ready)
         return process
 
     def close(self) -> None:

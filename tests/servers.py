@@ -139,8 +139,17 @@ class PostgresServer:
 
         Call it from the main thread (see `OwnProcess.launch`).
         """
+        self.stop()
+        self.start()
+
+    def stop(self) -> None:
+        """Stop an own server without a shutdown checkpoint."""
         assert self._process is not None, f"{self} was not started here"
         self._process.stop(signal.SIGQUIT)
+
+    def start(self) -> None:
+        """Start a stopped server again on the same port. Call it from the main thread (see `OwnProcess.launch`)."""
+        assert self._process is not None, f"{self} was not started here"
         self._process.launch(self._command, _postgres_probe(self.admin_url, self._process.directory))
 
     def close(self) -> None:

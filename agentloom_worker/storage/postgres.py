@@ -37,8 +37,36 @@ _CONNECT = {
 _CODES = {Miss.LEASE_LOST.value: Code.LEASE_LOST, Miss.REVISION_CONFLICT.value: Code.REVISION_CONFLICT}
 # Rolled back for certain: the same bytes may be sent again at once (RULINGS T6).
 _ROLLED_BACK = {"40001", "40P01", "55P03", "57014"}
+# What libpq and a server say of one that is away, starting or full: a failed connection has no SQLSTATE in psycopg2.
+_UNREACHABLE = (
+    "connection refused",
+    "connection reset",
+    "timeout expired",
+    "timed out",
+    "could not translate host name",
+    "no route to host",
+    "network is unreachable",
+    "no such file or directory",
+    "server closed the connection",
+    "eof detected",
+    "connection already closed",
+    "the database system is",
+    "too many clients",
+    "remaining connection slots",
+)
 # A template that is missing after a reconnect through a pooler, or an object that a migration replaced.
 _UNPREPARED = {"26000"}
+
+
+def is_unreachable(error: BaseException | None) -> bool:
+    """Whether a database error says that nobody answers, or not yet: neither a refusal nor a wrong name."""
+    if not isinstance(error, psycopg2.Error):
+        return False
+    if error.pgcode is not None:
+        return error.pgcode.startswith(("08", "57P", "53"))
+    # libpq tells of each address that it tried; the last one decides.
+    last = str(error).casefold().rpartition("failed:")[2]
+    return any(words in last for words in _UNREACHABLE)
 
 
 def render(statements: Sequence[Statement], now: int | None) -> bytes:

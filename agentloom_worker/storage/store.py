@@ -35,7 +35,13 @@ from agentloom_worker.domain.session import (
     UserInput,
     UserInputDelivery,
 )
-from agentloom_worker.errors import AgentloomError, Code, PersistenceUnavailableError, RequestError
+from agentloom_worker.errors import (
+    AgentloomError,
+    Code,
+    PersistenceUnavailableError,
+    PersistenceUnreachableError,
+    RequestError,
+)
 from agentloom_worker.ids import (
     ClaimToken,
     DeliveryId,
@@ -64,7 +70,7 @@ from agentloom_worker.storage import (
 from agentloom_worker.storage.commit import build
 from agentloom_worker.storage.context import ViewRow
 from agentloom_worker.storage.driver import Driver, NotAppliedError
-from agentloom_worker.storage.postgres import PostgresDriver
+from agentloom_worker.storage.postgres import PostgresDriver, is_unreachable
 from agentloom_worker.storage.sqlite import SqliteDriver
 from agentloom_worker.storage.template import Statement
 
@@ -605,13 +611,16 @@ class Store:
     def check_schema(self) -> None:
         """Refuse a database whose schema is not the one that this code needs (CASES D16).
 
-        Raises RequestError(SCHEMA_BEHIND) and PersistenceUnavailableError; both name the remedy.
+        Raises RequestError(SCHEMA_BEHIND) and PersistenceUnavailableError, both naming the remedy; of the latter
+        PersistenceUnreachableError where the database may only be away for a while.
         """
         try:
             found = schema.current_revision(self.driver.engine)
         except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
-            cause = type(getattr(error, "orig", None) or error).__name__
-            raise PersistenceUnavailableError(
+            original = getattr(error, "orig", None)
+            cause = type(original or error).__name__
+            kind = PersistenceUnreachableError if is_unreachable(original) else PersistenceUnavailableError
+            raise kind(
                 f"{self.shown_url} cannot be read ({cause}): check that the database is up, that the URL is right and"
                 " that its user may read it"
             ) from error

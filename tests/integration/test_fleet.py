@@ -276,7 +276,7 @@ def test_D16_a_worker_refuses_a_database_that_is_not_ready_and_says_why(
     empty = postgres_server.create_database()
     with open_fleet(empty, redis_server.url, tmp_path, key_prefix=redis_prefix) as fleet:
         worker = fleet.worker(ready="")
-        assert worker._popen.wait(timeout=60) == 69
+        assert worker.exit_code() == 69
         assert [line["code"] for line in worker.lines("not_ready")] == ["SCHEMA_BEHIND"]
 
 
