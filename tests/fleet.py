@@ -82,6 +82,10 @@ class FleetProcessHandle:
         """Wait until it ends by itself."""
         return self._popen.wait(timeout=START_S)
 
+    def send(self, what: signal.Signals) -> None:
+        """Send a signal to the process, and not to its children."""
+        self._popen.send_signal(what)
+
     def end(self, how: signal.Signals = signal.SIGTERM) -> int:
         """Signal it and wait for its exit code; one that does not end within the bound is killed and fails."""
         if self._popen.poll() is None:
@@ -142,6 +146,13 @@ class Fleet:
         if ready:
             process.wait_for_line(ready)
         return process
+
+    def workers(self, count: int, **options: Any) -> list[FleetProcessHandle]:
+        """Start so many alike at once and wait until the slots of all are there."""
+        started = [self.worker(ready="", **options) for _ in range(count)]
+        for process in started:
+            process.wait_for_line("process_started")
+        return started
 
     def beat(self, *, ready: str = "beat_started", **extra: str) -> FleetProcessHandle:
         """Start a beat and wait until it begins."""

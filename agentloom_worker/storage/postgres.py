@@ -34,6 +34,8 @@ _CONNECT = {
     "keepalives_idle": 10,
     "application_name": "agentloom",
 }
+_OVERFLOW = 4
+_POOL_TIMEOUT_S = 10
 _CODES = {Miss.LEASE_LOST.value: Code.LEASE_LOST, Miss.REVISION_CONFLICT.value: Code.REVISION_CONFLICT}
 # Rolled back for certain: the same bytes may be sent again at once (RULINGS T6).
 _ROLLED_BACK = {"40001", "40P01", "55P03", "57014"}
@@ -89,29 +91,30 @@ def render(statements: Sequence[Statement], now: int | None) -> bytes:
 class _Connections:
     """Connections with prepared templates, the newest idle one first. Safe for use by many threads.
 
-    How many are busy at once is bounded by the callers' threads, how many stay idle by `idle_max`.
+    `busy_max` bounds how many are lent at once, `idle_max` how many are kept.
     """
 
-    def __init__(self, url: str, prepare: str, idle_max: int) -> None:
+    def __init__(self, url: str, prepare: str, *, idle_max: int, busy_max: int) -> None:
         address = sa.make_url(url)
         arguments, keywords = address.get_dialect()().create_connect_args(address)
         self._arguments, self._keywords = arguments, {**keywords, **_CONNECT}
         self._prepare = prepare
-        self._idle_max = idle_max
+        self._idle_max, self._busy_max = idle_max, busy_max
         self._idle: deque[psycopg2.extensions.connection] = deque()
+        self._free = threading.Semaphore(busy_max)
         self._pid = os.getpid()
 
     def take(self) -> psycopg2.extensions.connection:
-        """An idle connection, or a new one. Raises psycopg2.OperationalError where none is to be had."""
+        """An idle connection, or a new one. Raises psycopg2.OperationalError where none is to be had in time."""
         if self._pid != os.getpid():
             # A fork shares its parent's sockets; psycopg2 closes none that another process has opened.
-            self._idle, self._pid = deque(), os.getpid()
+            self._idle, self._free, self._pid = deque(), threading.Semaphore(self._busy_max), os.getpid()
+        if not self._free.acquire(timeout=_POOL_TIMEOUT_S):
+            raise psycopg2.OperationalError(f"{self._busy_max} connections were busy for {_POOL_TIMEOUT_S} s")
         try:
             return self._idle.pop()
         except IndexError:
-            connection: psycopg2.extensions.connection = psycopg2.connect(*self._arguments, **self._keywords)
-            _configure(connection, self._prepare)
-            return connection
+            return self._connect()
 
     def give_back(self, connection: psycopg2.extensions.connection) -> None:
         """Keep it for the next commit."""
@@ -119,11 +122,13 @@ class _Connections:
             self._idle.append(connection)
         else:
             connection.close()
+        self._free.release()
 
     def discard(self, connection: psycopg2.extensions.connection) -> None:
         """Close one that broke, and the idle ones: what broke it (a restart, a failover) broke them too."""
         connection.close()
         self.close()
+        self._free.release()
 
     def close(self) -> None:
         """Close the idle ones."""
@@ -132,6 +137,15 @@ class _Connections:
                 self._idle.pop().close()
             except IndexError:
                 return
+
+    def _connect(self) -> psycopg2.extensions.connection:
+        try:
+            connection: psycopg2.extensions.connection = psycopg2.connect(*self._arguments, **self._keywords)
+            _configure(connection, self._prepare)
+        except BaseException:
+            self._free.release()
+            raise
+        return connection
 
 
 def _configure(connection: psycopg2.extensions.connection, prepare: str) -> None:
@@ -153,14 +167,14 @@ class PostgresDriver:
             isolation_level="AUTOCOMMIT",
             poolclass=QueuePool,
             pool_size=pool_size,
-            max_overflow=4,
-            pool_timeout=10,
+            max_overflow=_OVERFLOW,
+            pool_timeout=_POOL_TIMEOUT_S,
             pool_reset_on_return=None,
             connect_args=_CONNECT,
         )
         event.listen(self.engine, "connect", lambda connection, _record: _configure(connection, ""))
         prepare = ";".join(template.postgres_prepare for template in templates)
-        self._commits = _Connections(url, prepare, pool_size)
+        self._commits = _Connections(url, prepare, idle_max=pool_size, busy_max=pool_size + _OVERFLOW)
         self._wait = threading.Event()
 
     def apply(self, statements: Sequence[Statement]) -> Row | None:
