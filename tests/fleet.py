@@ -128,24 +128,16 @@ class Fleet:
         **extra: str,
     ) -> FleetProcessHandle:
         """Start a worker and wait until its slots are there."""
-        names = ",".join(self.queue_prefix + queue for queue in queues.split(","))
-        command = [
-            "-A",
-            "tasks",
-            "worker",
-            "-Q",
-            names,
-            "-P",
-            pool,
-            "-c",
-            str(slots),
-            "-n",
-            f"w{len(self.processes)}@%h",
-        ]
-        process = self._start(command, extra)
+        process = self._start(self.worker_arguments(queues, pool=pool, slots=slots), extra)
         if ready:
             process.wait_for_line(ready)
         return process
+
+    def worker_arguments(self, queues: str = STEPS, *, pool: str = "threads", slots: int = 8) -> list[str]:
+        """What stands behind `celery` for such a worker."""
+        names = ",".join(self.queue_prefix + queue for queue in queues.split(","))
+        node = f"w{len(self.processes)}@%h"
+        return ["-A", "tasks", "worker", "-Q", names, "-P", pool, "-c", str(slots), "-n", node]
 
     def workers(self, count: int, **options: Any) -> list[FleetProcessHandle]:
         """Start so many alike at once and wait until the slots of all are there."""
