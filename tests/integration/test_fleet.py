@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from agentloom_worker.bootstrap import broker_address
 from agentloom_worker.broker.commands import CommandSender
 from agentloom_worker.broker.publisher import Message
 from agentloom_worker.devmodel import DevModel, Outcome
 from agentloom_worker.domain.dispatch import WakeUp
 from agentloom_worker.ids import ClaimToken, ProcessId, RunId
-from agentloom_worker.settings import FleetSettings
 from agentloom_worker.wire.command import OpenSession, PublishRelease, StopRun, SubmitInput
 from tests.acceptance.harness import ask, dev_model, http_release, wait_for
 from tests.brokers import Broker
@@ -43,6 +41,15 @@ def fleet(
 ) -> Iterator[Fleet]:
     """A fleet of this test's own; workers import for a second or two, so tests share what they can."""
     with open_fleet(postgres_url, redis_server.url, tmp_path, key_prefix=redis_prefix) as opened:
+        yield opened
+
+
+@pytest.fixture
+def any_fleet(postgres_url: str, broker: Broker, tmp_path: Path) -> Iterator[Fleet]:
+    """The same on each broker in turn."""
+    with open_fleet(
+        postgres_url, broker.url, tmp_path, key_prefix=broker.key_prefix, queue_prefix=broker.queue_prefix
+    ) as opened:
         yield opened
 
 
@@ -211,14 +218,10 @@ def test_prefork_children_serve_and_drain_and_a_solitary_worker_takes_what_other
     assert fleet.ports.store.list_workers() == []
 
 
-def test_a_platform_that_shares_the_broker_only_asks_and_reads_receipts(fleet: Fleet, model: DevModel) -> None:
+def test_a_platform_that_shares_the_broker_only_asks_and_reads_receipts(any_fleet: Fleet, model: DevModel) -> None:
+    fleet = any_fleet
     fleet.worker(f"{STEPS},commands")
-    address = broker_address(
-        FleetSettings(
-            broker=fleet.environment["AGENTLOOM_BROKER"], key_prefix=fleet.environment["AGENTLOOM_KEY_PREFIX"]
-        )
-    )
-    with closing(CommandSender(address)) as platform:
+    with closing(CommandSender(fleet.made.publisher.address)) as platform:
         replies = f"replies-{fleet.ports.ids.new()}"
         document = http_release(model, {"echo": python_tool()})
         published = platform.ask(PublishRelease(key="p", reply_to=replies, document=document), timeout_s=60)
