@@ -35,6 +35,7 @@ from tests.crash.case import Case, Hit, Outcome, Setup, Strike, Work
 from tests.crash.scenarios import SCENARIOS, Mischief, Scenario, View
 from tests.crash.sight import see_outcome
 from tests.crash.tools import Ledger, open_ledger
+from tests.crash.verdict import audit_findings
 from tests.simulator import Worker, make_worker
 
 START_US = 1_800_000_000 * US
@@ -229,7 +230,7 @@ def live(case: Case, life: int, stead: Stead) -> Outcome:
     if strike is not None and not trigger.struck:
         raise AssertionError(f"life {life} never came to {strike}")
     tape = _tape(worker.ports, script.run_id, trigger)
-    outcome = see_outcome(worker.ports, script.run_id, stead.ledger, tape)
+    outcome = see_outcome(worker.ports, script.run_id, stead.ledger, tape, findings=audit_findings(worker.ports))
     worker.close()
     return replace(outcome, errors=tuple(errors))
 

@@ -17,7 +17,6 @@ from agentloom_worker.runtime.slice import load_response
 from agentloom_worker.storage.session import user_input_delivery
 from tests.crash.case import AttemptSeen, Hit, Message, OperationSeen, Outcome
 from tests.crash.tools import Ledger
-from tests.crash.verdict import audit_findings
 
 LONG_CHARS = 1000
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -25,8 +24,10 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 _VARIABLE_FIELDS = frozenset({"delay_ms"})
 
 
-def see_outcome(ports: Ports, run_id: RunId, ledger: Ledger, tape: tuple[Hit, ...]) -> Outcome:
-    """Everything that a promise is about."""
+def see_outcome(
+    ports: Ports, run_id: RunId, ledger: Ledger, tape: tuple[Hit, ...] = (), *, findings: tuple[str, ...] = ()
+) -> Outcome:
+    """Everything that a promise is about. `findings` are those of the database's audit, which knows every run."""
     run = ports.store.load_run(run_id)
     assert run is not None
     operations = ports.store.list_operations(run_id)
@@ -62,7 +63,7 @@ def see_outcome(ports: Ports, run_id: RunId, ledger: Ledger, tape: tuple[Hit, ..
         ),
         rows_left=tuple(f"{row.step} {row.key}" for row in ports.store.list_dispatches()),
         parked=tuple(sorted(words for words, count in _counted(lines, "parked") for _ in range(count))),
-        findings=audit_findings(ports),
+        findings=findings,
         delays_ms=tuple(
             (str(event.fields["code"]), int(str(event.fields["delay_ms"])))
             for event in events

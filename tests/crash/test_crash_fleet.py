@@ -30,6 +30,7 @@ from tests.crash.scenarios import SCENARIOS
 from tests.crash.sight import see_outcome
 from tests.crash.test_crash import one_of_each, verify
 from tests.crash.tools import Ledger
+from tests.crash.verdict import audit_findings
 from tests.fleet import ROOT, Fleet, open_fleet
 
 # Those that need neither a clock that is moved nor errors that are raised on purpose.
@@ -159,7 +160,7 @@ def _lost_claim(ports: Ports, run_id: RunId) -> Work | None:
 
 def _see(fleet: Fleet, label: str, run_id: RunId) -> Outcome:
     """As the suite sees it, under the suite's own question."""
-    found = see_outcome(fleet.ports, run_id, _Share(fleet.folder, label, fleet.ports, run_id), ())
+    found = see_outcome(fleet.ports, run_id, _Share(fleet.folder, label, fleet.ports, run_id))
     renamed = (
         tuple((name, text.replace(armed.asked(label), QUESTION)) for name, text in message)
         for message in found.transcript
@@ -176,7 +177,7 @@ def _finish(fleet: Fleet, runs: list[RunId]) -> None:
 
 
 def _broken(stage: Stage, fleet: Fleet, deaths: list[Death]) -> list[str]:
-    broken: list[str] = []
+    broken = [f"audit: {finding}" for finding in audit_findings(fleet.ports)]
     for death in deaths:
         setup = Setup(death.kill.scenario)
         if POINTS[death.kill.point].claim == "held" and death.claim is None:
