@@ -107,6 +107,10 @@ class PersistenceUnavailableError(TransientError):
         super().__init__(Code.PERSISTENCE_UNAVAILABLE, message)
 
 
+class PersistenceUnreachableError(PersistenceUnavailableError):
+    """Nobody answers for the store, or it says itself that it is not there yet: waiting may help."""
+
+
 class SupersededError(AgentloomError):
     """Another worker has it or did it."""
 

@@ -13,14 +13,47 @@ from concurrent.futures import ThreadPoolExecutor
 from agentloom_worker import limits, telemetry
 from agentloom_worker.bootstrap import FleetPorts
 from agentloom_worker.cleanup.upkeep import Upkeep
+from agentloom_worker.clock import Clock
 from agentloom_worker.domain.dispatch import Queue
-from agentloom_worker.errors import AgentloomError
+from agentloom_worker.errors import AgentloomError, PersistenceUnavailableError, PersistenceUnreachableError
 from agentloom_worker.ids import DispatchId, ProcessId
 from agentloom_worker.runtime.lease import Keeper
 from agentloom_worker.runtime.ports import US
 from agentloom_worker.runtime.step import StepRunner
 
 _UPKEEP_LOOK_S = 0.2
+
+
+def begin_when_reachable(
+    clock: Clock,
+    begin: Callable[[], None],
+    *,
+    wait_s: float,
+    awaited: type[PersistenceUnavailableError] = PersistenceUnreachableError,
+    given_up: Callable[[], bool] = lambda: False,
+) -> None:
+    """Call `begin` until the database can be reached, for `wait_s` at most or until `given_up`; say once that it waits.
+
+    Raises what `begin` raises: an `awaited` error when the time is over, any other one at once (CASES D16).
+    """
+    until_s = clock.monotonic_s() + wait_s
+    waiting = threading.Event()
+    said = False
+    while True:
+        try:
+            begin()
+        except awaited as error:
+            left_s = until_s - clock.monotonic_s()
+            if left_s <= 0 or given_up():
+                raise
+            if not said:
+                said = True
+                telemetry.log(
+                    logging.WARNING, "waiting_for_database", code=error.code, error=error.message, at_most_s=wait_s
+                )
+            clock.wait(waiting, min(limits.START_LOOK_S, left_s))
+        else:
+            return
 
 
 class FleetProcess:

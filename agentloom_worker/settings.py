@@ -116,6 +116,13 @@ class FleetSettings(BaseSettings):
         gt=0,
         description="After SIGTERM steps have so long to end; then the process leaves. Give the container 10 s more.",
     )
+    start_wait_s: float = Field(
+        default=limits.START_WAIT_S,
+        ge=0,
+        le=3600,
+        description="A process that starts waits so long for a database that cannot be reached, then ends with 69. "
+        "A schema of another version or a refused login ends it at once.",
+    )
     publish_timeout_s: float = Field(
         default=limits.PUBLISH_TIMEOUT_S,
         gt=0,

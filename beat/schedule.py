@@ -15,6 +15,7 @@ from agentloom_worker.bootstrap import make_fleet_ports
 from agentloom_worker.cleanup.sweeps import REDISPATCH, SWEEPS
 from agentloom_worker.cleanup.upkeep import Upkeep
 from agentloom_worker.errors import AgentloomError
+from agentloom_worker.fleet import begin_when_reachable
 from agentloom_worker.metrics import serve_metrics
 from agentloom_worker.settings import FleetSettings
 from config import settings
@@ -47,10 +48,10 @@ class SweepScheduler(Scheduler):  # type: ignore[misc]
 
 
 def _make_upkeep() -> Upkeep:
-    """Refuse a database that is not ready, and say why (CASES D16)."""
+    """Wait for a database that is away; refuse one that is not ready, and say why (CASES D16)."""
     ports = make_fleet_ports(settings, (), 1).ports
     try:
-        ports.store.check_schema()
+        begin_when_reachable(ports.clock, ports.store.check_schema, wait_s=settings.start_wait_s)
     except AgentloomError as error:
         telemetry.log(logging.CRITICAL, "not_ready", code=error.code, error=error.message)
         raise SystemExit(_EX_UNAVAILABLE) from None

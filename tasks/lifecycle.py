@@ -18,8 +18,8 @@ from celery import Celery, bootsteps, signals
 from agentloom_worker import telemetry
 from agentloom_worker.bootstrap import make_fleet_ports
 from agentloom_worker.domain.dispatch import Queue
-from agentloom_worker.errors import AgentloomError, PersistenceUnavailableError
-from agentloom_worker.fleet import FleetProcess
+from agentloom_worker.errors import AgentloomError, PersistenceUnavailableError, PersistenceUnreachableError
+from agentloom_worker.fleet import FleetProcess, begin_when_reachable
 from agentloom_worker.limits import DRAIN_GRACE_S
 from agentloom_worker.metrics import serve_metrics
 from config import settings
@@ -27,7 +27,7 @@ from config.logs import set_up_logging
 
 _EX_UNAVAILABLE = 69
 _EX_STUCK = 70
-_CHILD_TRIES = 60
+_CHILD_WAIT_S = 60.0
 
 
 class _Life:
@@ -107,7 +107,7 @@ def _init(sender: object, **_kwargs: object) -> None:
     if _life.is_master:
         _check_database()
     else:
-        _start(settings.metrics_port, tries=1)
+        _start(settings.metrics_port)
 
 
 def _init_child(**_kwargs: object) -> None:
@@ -117,24 +117,26 @@ def _init_child(**_kwargs: object) -> None:
     _life.is_master = False
     os.close(_life.drain_writer)
     index = int(getattr(current_process(), "index", 0) or 0)
-    _start(settings.metrics_port + index if settings.metrics_port else 0, tries=_CHILD_TRIES)
+    _start(settings.metrics_port + index if settings.metrics_port else 0, in_pool=True)
 
 
 def _check_database() -> None:
     """A prefork worker refuses as a whole, not child by child for ever (CASES D16)."""
-    made = make_fleet_ports(settings, (), 1)
+    ports = make_fleet_ports(settings, (), 1).ports
     try:
-        made.ports.store.check_schema()
+        begin_when_reachable(
+            ports.clock, ports.store.check_schema, wait_s=settings.start_wait_s, given_up=lambda: _life.told_early
+        )
     except AgentloomError as error:
         _refuse(error)
     finally:
-        made.ports.store.close()
+        ports.store.close()
 
 
-def _start(metrics_port: int, *, tries: int) -> None:
+def _start(metrics_port: int, *, in_pool: bool = False) -> None:
     made = make_fleet_ports(settings, _life.queues, _life.slots)
     process = FleetProcess(made, slots=_life.slots, worn_out=_end_this_process)
-    _begin(process, tries)
+    _begin(process, in_pool=in_pool)
     _life.process, _life.pid = process, os.getpid()
     if metrics_port:
         store = made.ports.store
@@ -149,18 +151,18 @@ def _start(metrics_port: int, *, tries: int) -> None:
     )
 
 
-def _begin(process: FleetProcess, tries: int) -> None:
-    """Start it. A child that is made anew waits for a database that is away; its pool would only make the next."""
-    clock = process.ports.clock
-    for left in reversed(range(tries)):
-        try:
-            process.start()
-            return
-        except AgentloomError as error:
-            if left == 0 or not isinstance(error, PersistenceUnavailableError):
-                _refuse(error)
-            telemetry.log(logging.WARNING, "database_awaited", code=error.code)
-            clock.wait(threading.Event(), 1.0)
+def _begin(process: FleetProcess, *, in_pool: bool) -> None:
+    """Start it. A child waits in any case, and whatever the database says: its pool would only make the next one."""
+    try:
+        begin_when_reachable(
+            process.ports.clock,
+            process.start,
+            wait_s=max(settings.start_wait_s, _CHILD_WAIT_S) if in_pool else settings.start_wait_s,
+            awaited=PersistenceUnavailableError if in_pool else PersistenceUnreachableError,
+            given_up=lambda: _life.told_early,
+        )
+    except AgentloomError as error:
+        _refuse(error)
 
 
 def _refuse(error: AgentloomError) -> NoReturn:

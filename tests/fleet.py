@@ -78,6 +78,14 @@ class FleetProcessHandle:
 
         wait_for(there, f"the process says {event}", START_S)
 
+    def exit_code(self) -> int:
+        """Wait until it ends by itself."""
+        return self._popen.wait(timeout=START_S)
+
+    def send(self, what: signal.Signals) -> None:
+        """Send a signal to the process, and not to its children."""
+        self._popen.send_signal(what)
+
     def end(self, how: signal.Signals = signal.SIGTERM) -> int:
         """Signal it and wait for its exit code; one that does not end within the bound is killed and fails."""
         if self._popen.poll() is None:
@@ -121,30 +129,30 @@ class Fleet:
         **extra: str,
     ) -> FleetProcessHandle:
         """Start a worker and wait until its slots are there. `include` names a module that it imports before."""
-        names = ",".join(self.queue_prefix + queue for queue in queues.split(","))
-        command = [
-            "-A",
-            "tasks",
-            "worker",
-            "-Q",
-            names,
-            "-P",
-            pool,
-            "-c",
-            str(slots),
-            "-n",
-            f"w{len(self.processes)}@%h",
-            *(["-I", include] if include else []),
-        ]
-        process = self._start(command, extra)
+        arguments = self.worker_arguments(queues, pool=pool, slots=slots)
+        process = self._start([*arguments, *(["-I", include] if include else [])], extra)
         if ready:
             process.wait_for_line(ready)
         return process
 
-    def beat(self) -> FleetProcessHandle:
+    def worker_arguments(self, queues: str = STEPS, *, pool: str = "threads", slots: int = 8) -> list[str]:
+        """What stands behind `celery` for such a worker."""
+        names = ",".join(self.queue_prefix + queue for queue in queues.split(","))
+        node = f"w{len(self.processes)}@%h"
+        return ["-A", "tasks", "worker", "-Q", names, "-P", pool, "-c", str(slots), "-n", node]
+
+    def workers(self, count: int, **options: Any) -> list[FleetProcessHandle]:
+        """Start so many alike at once and wait until the slots of all are there."""
+        started = [self.worker(ready="", **options) for _ in range(count)]
+        for process in started:
+            process.wait_for_line("process_started")
+        return started
+
+    def beat(self, *, ready: str = "beat_started", **extra: str) -> FleetProcessHandle:
         """Start a beat and wait until it begins."""
-        process = self._start(["-A", "beat", "beat"], {})
-        process.wait_for_line("beat_started")
+        process = self._start(["-A", "beat", "beat"], extra)
+        if ready:
+            process.wait_for_line(ready)
         return process
 
     def close(self) -> None:

@@ -26,6 +26,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, TypeVar
 
+import kombu
 import psycopg2
 import psycopg2.extensions
 import redis
@@ -46,6 +47,7 @@ Server = TypeVar("Server")
 
 POSTGRES_VARIABLE: Final = "AGENTLOOM_TEST_POSTGRES"
 REDIS_VARIABLE: Final = "AGENTLOOM_TEST_REDIS"
+AMQP_VARIABLE: Final = "AGENTLOOM_TEST_AMQP"
 
 POSTGRES_VERSION_MIN: Final = 14_00_00
 FILE_COPY_VERSION_MIN: Final = 15_00_00
@@ -139,8 +141,17 @@ class PostgresServer:
 
         Call it from the main thread (see `OwnProcess.launch`).
         """
+        self.stop()
+        self.start()
+
+    def stop(self) -> None:
+        """Stop an own server without a shutdown checkpoint."""
         assert self._process is not None, f"{self} was not started here"
         self._process.stop(signal.SIGQUIT)
+
+    def start(self) -> None:
+        """Start a stopped server again on the same port. Call it from the main thread (see `OwnProcess.launch`)."""
+        assert self._process is not None, f"{self} was not started here"
         self._process.launch(self._command, _postgres_probe(self.admin_url, self._process.directory))
 
     def close(self) -> None:
@@ -241,6 +252,18 @@ def open_redis(ways: Iterable[Origin] = ANY, *, wish: str | None = None) -> Redi
         Origin.WHEEL: _wheel_redis,
     }
     return _first_of("Redis", REDIS_VARIABLE, candidates, _wished(wish, ways))
+
+
+def find_amqp() -> str:
+    """The URL of a RabbitMQ: the environment's, else the standard port's. Raises NoServerError where none answers."""
+    url = os.environ.get(AMQP_VARIABLE) or "amqp://guest:guest@127.0.0.1:5672//"
+    options = {"max_retries": 1, "interval_start": 0}
+    try:
+        with kombu.Connection(url, connect_timeout=CONNECT_TIMEOUT_S, transport_options=options) as connection:
+            connection.connect()
+    except (OSError, *connection.connection_errors) as error:
+        raise NoServerError(f"{connection.as_uri()}: {error}") from error
+    return url
 
 
 def _wished(wish: str, ways: tuple[Origin, ...]) -> tuple[Origin, ...]:

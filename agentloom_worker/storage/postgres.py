@@ -38,11 +38,41 @@ _CONNECT = {
     "keepalives_idle": 10,
     "application_name": "agentloom",
 }
+_OVERFLOW = 4
+_POOL_TIMEOUT_S = 10
 _CODES = {Miss.LEASE_LOST.value: Code.LEASE_LOST, Miss.REVISION_CONFLICT.value: Code.REVISION_CONFLICT}
 # Rolled back for certain: the same bytes may be sent again at once (RULINGS T6).
 _ROLLED_BACK = {"40001", "40P01", "55P03", "57014"}
+# What libpq and a server say of one that is away, starting or full: a failed connection has no SQLSTATE in psycopg2.
+_UNREACHABLE = (
+    "connection refused",
+    "connection reset",
+    "timeout expired",
+    "timed out",
+    "could not translate host name",
+    "no route to host",
+    "network is unreachable",
+    "no such file or directory",
+    "server closed the connection",
+    "eof detected",
+    "connection already closed",
+    "the database system is",
+    "too many clients",
+    "remaining connection slots",
+)
 # A template that is missing after a reconnect through a pooler, or an object that a migration replaced.
 _UNPREPARED = {"26000"}
+
+
+def is_unreachable(error: BaseException | None) -> bool:
+    """Whether a database error says that nobody answers, or not yet: neither a refusal nor a wrong name."""
+    if not isinstance(error, psycopg2.Error):
+        return False
+    if error.pgcode is not None:
+        return error.pgcode.startswith(("08", "57P", "53"))
+    # libpq tells of each address that it tried; the last one decides.
+    last = str(error).casefold().rpartition("failed:")[2]
+    return any(words in last for words in _UNREACHABLE)
 
 
 def render(statements: Sequence[Statement], now: int | None) -> bytes:
@@ -60,29 +90,30 @@ def render(statements: Sequence[Statement], now: int | None) -> bytes:
 class _Connections:
     """Connections with prepared templates, the newest idle one first. Safe for use by many threads.
 
-    How many are busy at once is bounded by the callers' threads, how many stay idle by `idle_max`.
+    `busy_max` bounds how many are lent at once, `idle_max` how many are kept.
     """
 
-    def __init__(self, url: str, prepare: Sequence[str], idle_max: int) -> None:
+    def __init__(self, url: str, prepare: Sequence[str], *, idle_max: int, busy_max: int) -> None:
         address = sa.make_url(url)
         arguments, keywords = address.get_dialect()().create_connect_args(address)
         self._arguments, self._keywords = arguments, {**keywords, **_CONNECT}
         self._prepare = prepare
-        self._idle_max = idle_max
+        self._idle_max, self._busy_max = idle_max, busy_max
         self._idle: deque[psycopg2.extensions.connection] = deque()
+        self._free = threading.Semaphore(busy_max)
         self._pid = os.getpid()
 
     def take(self) -> psycopg2.extensions.connection:
-        """An idle connection, or a new one. Raises psycopg2.OperationalError where none is to be had."""
+        """An idle connection, or a new one. Raises psycopg2.OperationalError where none is to be had in time."""
         if self._pid != os.getpid():
             # A fork shares its parent's sockets; psycopg2 closes none that another process has opened.
-            self._idle, self._pid = deque(), os.getpid()
+            self._idle, self._free, self._pid = deque(), threading.Semaphore(self._busy_max), os.getpid()
+        if not self._free.acquire(timeout=_POOL_TIMEOUT_S):
+            raise psycopg2.OperationalError(f"{self._busy_max} connections were busy for {_POOL_TIMEOUT_S} s")
         try:
             return self._idle.pop()
         except IndexError:
-            connection: psycopg2.extensions.connection = psycopg2.connect(*self._arguments, **self._keywords)
-            _configure(connection, self._prepare)
-            return connection
+            return self._connect()
 
     def give_back(self, connection: psycopg2.extensions.connection) -> None:
         """Keep it for the next commit."""
@@ -90,11 +121,13 @@ class _Connections:
             self._idle.append(connection)
         else:
             connection.close()
+        self._free.release()
 
     def discard(self, connection: psycopg2.extensions.connection) -> None:
         """Close one that broke, and the idle ones: what broke it (a restart, a failover) broke them too."""
         connection.close()
         self.close()
+        self._free.release()
 
     def close(self) -> None:
         """Close the idle ones."""
@@ -103,6 +136,15 @@ class _Connections:
                 self._idle.pop().close()
             except IndexError:
                 return
+
+    def _connect(self) -> psycopg2.extensions.connection:
+        try:
+            connection: psycopg2.extensions.connection = psycopg2.connect(*self._arguments, **self._keywords)
+            _configure(connection, self._prepare)
+        except BaseException:
+            self._free.release()
+            raise
+        return connection
 
 
 def _configure(connection: psycopg2.extensions.connection, prepare: Sequence[str] = ()) -> None:
@@ -122,10 +164,10 @@ class PostgresDriver:
 
     def __init__(self, url: str, clock: Clock, templates: Sequence[Template], pool_size: int) -> None:
         self._clock = clock
-        self.engine = _make_engine(url, pool_size, 4)
+        self.engine = _make_engine(url, pool_size, _OVERFLOW)
         self.keeper_engine = _make_engine(url, 1, KEEPER_CONNECTIONS - 1)
         prepare = (_PLANS, *(template.postgres_prepare for template in templates))
-        self._commits = _Connections(url, prepare, pool_size)
+        self._commits = _Connections(url, prepare, idle_max=pool_size, busy_max=pool_size + _OVERFLOW)
         self._wait = threading.Event()
 
     def apply(self, statements: Sequence[Statement]) -> Row | None:
@@ -200,7 +242,7 @@ def _make_engine(url: str, pool_size: int, overflow: int) -> sa.Engine:
         poolclass=QueuePool,
         pool_size=pool_size,
         max_overflow=overflow,
-        pool_timeout=10,
+        pool_timeout=_POOL_TIMEOUT_S,
         pool_reset_on_return=None,
         connect_args=_CONNECT,
     )

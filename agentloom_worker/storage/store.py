@@ -14,13 +14,19 @@ from agentloom_worker.clock import Clock
 from agentloom_worker.domain.commit import BlobPut, CommitReceipt, RuntimeCommit
 from agentloom_worker.domain.operation import Attempt
 from agentloom_worker.domain.run import RunStatus
-from agentloom_worker.errors import AgentloomError, Code, PersistenceUnavailableError, RequestError
+from agentloom_worker.errors import (
+    AgentloomError,
+    Code,
+    PersistenceUnavailableError,
+    PersistenceUnreachableError,
+    RequestError,
+)
 from agentloom_worker.ids import ProcessId, RunId
 from agentloom_worker.limits import AUDIT_SNAPSHOT_IDLE_S
 from agentloom_worker.storage import blob, commit_log, operation, run, schema
 from agentloom_worker.storage.commit import build
 from agentloom_worker.storage.driver import Driver, NotAppliedError
-from agentloom_worker.storage.postgres import PostgresDriver
+from agentloom_worker.storage.postgres import PostgresDriver, is_unreachable
 from agentloom_worker.storage.sqlite import SqliteDriver
 from agentloom_worker.storage.store_claims import Claims, SweptRow
 from agentloom_worker.storage.store_clients import Clients, FrozenBody
@@ -114,13 +120,16 @@ class Store(Claims, Slices, Clients, History, Upkeep):
     def check_schema(self) -> None:
         """Refuse a database whose schema is not the one that this code needs (CASES D16).
 
-        Raises RequestError(SCHEMA_BEHIND) and PersistenceUnavailableError; both name the remedy.
+        Raises RequestError(SCHEMA_BEHIND) and PersistenceUnavailableError, both naming the remedy; of the latter
+        PersistenceUnreachableError where the database may only be away for a while.
         """
         try:
             found = schema.current_revision(self.driver.engine)
         except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
-            cause = type(getattr(error, "orig", None) or error).__name__
-            raise PersistenceUnavailableError(
+            original = getattr(error, "orig", None)
+            cause = type(original or error).__name__
+            kind = PersistenceUnreachableError if is_unreachable(original) else PersistenceUnavailableError
+            raise kind(
                 f"{self.shown_url} cannot be read ({cause}): check that the database is up, that the URL is right and"
                 " that its user may read it"
             ) from error

@@ -84,6 +84,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--broker", required=True, metavar="URL")
     parser.add_argument("--key-prefix", default="agentloom:", help="as the fleet's AGENTLOOM_KEY_PREFIX")
+    parser.add_argument("--queue-prefix", default="", help="as the fleet's AGENTLOOM_QUEUE_PREFIX")
     parser.add_argument("--outbox", type=Path, default=Path("outbox"), metavar="DIR", help="commands without a receipt")
     parser.add_argument("--every", type=float, default=5.0, metavar="SECONDS", help="send again after so long")
     parser.add_argument("--give-up", type=float, default=120.0, metavar="SECONDS")
@@ -95,7 +96,7 @@ def main(arguments: list[str] | None = None) -> None:
     stopping.add_argument("run", type=UUID)
     given = parser.parse_args(arguments)
 
-    sender = CommandSender(BrokerAddress(given.broker, given.key_prefix))
+    sender = CommandSender(BrokerAddress(given.broker, given.key_prefix, given.queue_prefix))
     platform = Platform(sender, given.outbox, every_s=given.every, give_up_s=given.give_up)
     # One reader has one queue for its receipts.
     replies = f"platform-{uuid4()}"

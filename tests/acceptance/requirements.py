@@ -134,8 +134,9 @@ REQUIREMENTS = {
     ),
     "D01": Requirement(
         "CASES",
-        "all, in the soak",
+        "all; scaled, full size in the soak",
         (
+            "integration/test_fleet_cases.py::test_D01_a_stream_of_several_lives_of_its_claim_is_one_call_one_claim_and_one_outcome",
             "soak/test_claims.py::test_D01_a_stream_of_ten_minutes_is_one_call_one_claim_and_one_outcome_however_often_it_is_redelivered",
         ),
     ),
@@ -154,15 +155,17 @@ REQUIREMENTS = {
         "all; full size in the soak",
         (
             "integration/test_chaos.py::test_D03_D04_D08_D11_D21_every_run_succeeds_whatever_is_killed_flushed_stopped_restarted_or_drained",
+            "integration/test_fleet_cases.py::test_D03_what_a_killed_worker_held_is_dispatched_again_by_the_sweep",
             "soak/test_fleet_soak.py::test_D03_D04_D08_D11_D21_a_minute_of_everything_at_once_loses_nothing",
             "soak/test_fleet_soak.py::test_D03_every_one_of_ten_thousand_short_runs_ends_although_a_worker_is_killed_every_two_seconds",
         ),
     ),
     "D04": Requirement(
         "CASES",
-        "all; the time until full parallelism is not asserted",
+        "all",
         (
             "integration/test_chaos.py::test_D03_D04_D08_D11_D21_every_run_succeeds_whatever_is_killed_flushed_stopped_restarted_or_drained",
+            "integration/test_fleet_cases.py::test_D04_D21_all_slots_are_busy_again_soon_after_redis_has_lost_everything",
             "integration/test_lanes.py::test_D04_a_redis_that_is_gone_limits_nobody",
             "integration/test_redis_away.py::test_D04_killed_redis_is_treated_as_one_that_was_stopped",
             "integration/test_redis_away.py::test_D04_stopped_redis_is_no_error_and_is_used_again_when_it_is_back",
@@ -185,7 +188,16 @@ REQUIREMENTS = {
         (
             "acceptance/test_durability.py::test_D06_duplicate_messages_for_claimed_finished_and_vanished_rows_change_nothing",
             "integration/test_fleet.py::test_D06_duplicate_and_foreign_messages_change_nothing_and_all_runs_end_right",
+            "integration/test_fleet_cases.py::test_D06_each_of_many_duplicates_is_taken_once_and_changes_nothing",
             "integration/test_races_claims.py::test_D06_duplicate_wake_ups_end_without_a_trace",
+        ),
+    ),
+    "D07": Requirement(
+        "CASES",
+        "all; the worker is blocked for as long as the test lasts",
+        (
+            "integration/test_fleet_cases.py::test_D07_a_new_run_begins_at_once_although_a_worker_that_listens_stands_still",
+            "integration/test_fleet_cases.py::test_D07_a_new_run_begins_at_once_on_the_idle_one_of_two_workers",
         ),
     ),
     "D08": Requirement(
@@ -195,6 +207,7 @@ REQUIREMENTS = {
             "integration/test_chaos.py::test_D03_D04_D08_D11_D21_every_run_succeeds_whatever_is_killed_flushed_stopped_restarted_or_drained",
             "integration/test_fleet.py::test_D08_a_drained_worker_leaves_in_time_and_others_go_on_with_its_streams",
             "integration/test_fleet.py::test_D08_a_worker_that_is_ended_as_soon_as_it_has_begun_says_farewell_like_any_other",
+            "integration/test_fleet_cases.py::test_D08_streams_of_a_drained_worker_go_on_elsewhere_at_once_and_not_after_their_claims",
             "soak/test_fleet_soak.py::test_D03_D04_D08_D11_D21_a_minute_of_everything_at_once_loses_nothing",
         ),
     ),
@@ -248,7 +261,15 @@ REQUIREMENTS = {
         "all",
         (
             "acceptance/test_growth.py::test_D14_a_hundred_calls_and_200_000_tokens_grow_the_database_by_less_than_twice_the_transcript",
+            "integration/test_fleet_cases.py::test_D14_no_message_of_a_run_of_200_000_tokens_and_a_hundred_calls_has_a_kilobyte",
             "unit/broker/test_publisher.py::test_D14_every_step_s_wake_up_stays_below_a_kilobyte",
+        ),
+    ),
+    "D15": Requirement(
+        "CASES",
+        "all",
+        (
+            "integration/test_fleet_cases.py::test_D15_two_hundred_streams_live_on_twenty_connections_and_hold_none_while_they_wait",
         ),
     ),
     "D16": Requirement(
@@ -267,7 +288,17 @@ REQUIREMENTS = {
             "integration/test_schema.py::test_D16_a_database_that_cannot_be_used_is_named_without_its_password",
             "integration/test_schema.py::test_D16_a_schema_of_a_later_version_is_left_alone",
             "integration/test_schema.py::test_D16_an_empty_postgres_is_refused_until_it_is_migrated",
+            "integration/test_start.py::test_D16_a_worker_that_waits_for_its_database_can_be_told_to_end",
+            "integration/test_start.py::test_D16_nobody_waits_for_a_database_that_does_not_exist_or_was_never_migrated",
+            "integration/test_start.py::test_D16_only_a_server_that_does_not_answer_is_called_unreachable",
+            "integration/test_start.py::test_D16_whoever_may_not_wait_for_the_database_leaves_at_once",
+            "integration/test_start.py::test_D16_whoever_starts_before_the_database_waits_for_it_and_serves",
+            "unit/storage/test_unreachable.py::test_D16_a_refusal_is_not_waited_for",
+            "unit/storage/test_unreachable.py::test_D16_a_server_that_is_away_or_starting_may_be_waited_for",
+            "unit/storage/test_unreachable.py::test_D16_what_is_no_error_of_the_database_is_not_waited_for",
+            "unit/test_fleet_process.py::test_D16_a_database_that_cannot_be_reached_is_waited_for_within_the_bound",
             "unit/test_fleet_process.py::test_D16_a_process_does_not_begin_on_a_database_without_a_schema",
+            "unit/test_fleet_process.py::test_D16_a_refusal_or_a_signal_ends_the_wait_for_a_database",
         ),
     ),
     "D17": Requirement(
@@ -304,13 +335,17 @@ REQUIREMENTS = {
     "D20": Requirement(
         "CASES",
         "all; scaled",
-        ("integration/test_fleet.py::test_D20_with_a_dead_broker_every_step_still_runs",),
+        (
+            "integration/test_fleet.py::test_D20_with_a_dead_broker_every_step_still_runs",
+            "integration/test_fleet_cases.py::test_D20_what_was_published_to_nobody_runs_and_a_message_of_a_row_that_never_was_does_nothing",
+        ),
     ),
     "D21": Requirement(
         "CASES",
         "all",
         (
             "integration/test_chaos.py::test_D03_D04_D08_D11_D21_every_run_succeeds_whatever_is_killed_flushed_stopped_restarted_or_drained",
+            "integration/test_fleet_cases.py::test_D04_D21_all_slots_are_busy_again_soon_after_redis_has_lost_everything",
             "integration/test_redis_away.py::test_D21_flushed_redis_knows_nothing_and_serves_on",
             "soak/test_fleet_soak.py::test_D03_D04_D08_D11_D21_a_minute_of_everything_at_once_loses_nothing",
         ),

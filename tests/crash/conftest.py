@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 
 from agentloom_worker.clock import SystemClock
+from tests.brokers import amqp_url, broker, rabbitmq
 from tests.conftest import COUNTED
 from tests.crash.case import Broken, Case, Outcome, Setup
 from tests.crash.runner import CrashRunner
 from tests.servers import PostgresServer
+
+__all__ = ["amqp_url", "broker", "rabbitmq"]
 
 MEMORY = Path("/dev/shm")
 

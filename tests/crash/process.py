@@ -37,6 +37,7 @@ from tests.crash.case import Case, Hit, Outcome, Setup, Strike, Work
 from tests.crash.scenarios import SCENARIOS, Mischief, Scenario, View
 from tests.crash.sight import see_outcome
 from tests.crash.tools import Ledger, open_ledger
+from tests.crash.verdict import audit_findings
 from tests.simulator import Worker, make_worker
 
 START_US = 1_800_000_000 * US
@@ -274,7 +275,7 @@ def live(case: Case, life: int, stead: Stead) -> Outcome:
         raise AssertionError(f"life {life} never came to {strike}")
     run_ids = _run_ids(worker.ports)
     tape = _tape(worker.ports, run_ids, trigger)
-    outcome = see_outcome(worker.ports, run_ids, stead.ledger, tape)
+    outcome = see_outcome(worker.ports, run_ids, stead.ledger, tape, findings=audit_findings(worker.ports))
     worker.close()
     return replace(outcome, errors=tuple(errors))
 

@@ -19,7 +19,6 @@ from agentloom_worker.runtime.slice import load_response
 from agentloom_worker.storage.session import user_input, user_input_delivery
 from tests.crash.case import AttemptSeen, Hit, Message, OperationSeen, Outcome
 from tests.crash.tools import Ledger
-from tests.crash.verdict import audit_findings
 
 LONG_CHARS = 1000
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -27,10 +26,15 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 _VARIABLE_FIELDS = frozenset({"delay_ms"})
 
 
-def see_outcome(ports: Ports, run_ids: list[RunId], ledger: Ledger, tape: tuple[Hit, ...]) -> Outcome:
-    """Everything that a promise is about: the session's first run, and those that followed it."""
+def see_outcome(
+    ports: Ports, run_ids: list[RunId], ledger: Ledger, tape: tuple[Hit, ...] = (), *, findings: tuple[str, ...] = ()
+) -> Outcome:
+    """Everything that a promise is about: the session's first run, and those that followed it.
+
+    `findings` are those of the database's audit, which knows every run.
+    """
     first, *later = [_see_run(ports, run_id, run_no, ledger, tape) for run_no, run_id in enumerate(run_ids, 1)]
-    return replace(first, following=tuple(later), supplements=_supplements(ports, run_ids))
+    return replace(first, following=tuple(later), supplements=_supplements(ports, run_ids), findings=findings)
 
 
 def _supplements(ports: Ports, run_ids: list[RunId]) -> tuple[tuple[tuple[int, str], ...], ...]:
@@ -90,7 +94,7 @@ def _see_run(ports: Ports, run_id: RunId, run_no: int, ledger: Ledger, tape: tup
         ),
         rows_left=tuple(f"{row.step} {row.key}" for row in ports.store.list_dispatches()),
         parked=tuple(sorted(words for words, count in _counted(lines, "parked") for _ in range(count))),
-        findings=audit_findings(ports),
+        findings=(),
         delays_ms=tuple(
             (str(event.fields["code"]), int(str(event.fields["delay_ms"])))
             for event in events

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import redis
 import yaml
 
 from agentloom_worker import Agentloom
@@ -17,8 +16,9 @@ from agentloom_worker.devmodel import DevModel, Outcome
 from agentloom_worker.errors import RequestError
 from agentloom_worker.settings import FleetSettings
 from tests.acceptance.harness import dev_model, http_release, wait_for
-from tests.fleet import ROOT, STEPS, Fleet, open_fleet
-from tests.servers import PostgresServer, RedisServer
+from tests.brokers import Broker
+from tests.fleet import QUICK, ROOT, STEPS, Fleet, open_fleet
+from tests.servers import RedisServer
 
 WAIT_S = 60.0
 HELD = {
@@ -37,10 +37,17 @@ def model() -> Iterator[DevModel]:
 
 
 @pytest.fixture
-def fleet(
-    postgres_server: PostgresServer, postgres_url: str, redis_server: RedisServer, redis_prefix: str, tmp_path: Path
-) -> Iterator[Fleet]:
-    with open_fleet(postgres_url, redis_server.url, tmp_path, key_prefix=redis_prefix) as opened:
+def fleet(postgres_url: str, broker: Broker, redis_server: RedisServer, tmp_path: Path) -> Iterator[Fleet]:
+    """On RabbitMQ with a Redis of the leases beside it: that is what pushes a stop."""
+    leases = {} if broker.address.is_redis else {"REDIS": redis_server.url}
+    with open_fleet(
+        postgres_url,
+        broker.url,
+        tmp_path,
+        key_prefix=broker.key_prefix,
+        queue_prefix=broker.queue_prefix,
+        settings_of={**QUICK, **leases},
+    ) as opened:
         yield opened
 
 
@@ -55,7 +62,16 @@ def platform(fleet: Fleet, folder: Path, *arguments: str) -> subprocess.Popen[st
     settings = settings_of(fleet)
     command = [
         *(sys.executable, "-m", "examples.platform.main", "--broker", settings.broker.get_secret_value()),
-        *("--key-prefix", settings.key_prefix, "--outbox", str(folder / "outbox"), "--every", "1"),
+        *(
+            "--key-prefix",
+            settings.key_prefix,
+            "--queue-prefix",
+            settings.queue_prefix,
+            "--outbox",
+            str(folder / "outbox"),
+            "--every",
+            "1",
+        ),
         *arguments,
     ]
     kept = {name: value for name, value in fleet.environment.items() if not name.startswith("AGENTLOOM_")}
@@ -77,16 +93,14 @@ def wait_for_stream(model: DevModel) -> None:
 
 
 def test_R6_a_platform_that_shares_the_broker_alone_asks_once_although_its_messages_are_lost(
-    fleet: Fleet, model: DevModel, tmp_path: Path
+    fleet: Fleet, broker: Broker, model: DevModel, tmp_path: Path
 ) -> None:
     release = tmp_path / "release.yaml"
     release.write_text(yaml.safe_dump(http_release(model, {})))
     asking = platform(fleet, tmp_path, "ask", str(release), "held for the platform")
     try:
         wait_for(lambda: bool(fleet.made.publisher.backlog("commands")), "the first command waits")
-        settings = settings_of(fleet)
-        with redis.Redis.from_url(settings.broker.get_secret_value()) as server:
-            assert server.delete(settings.key_prefix + "commands") == 1
+        assert broker.empty("commands") >= 1
         fleet.worker(f"{STEPS},commands", **DEAF)
     except BaseException:
         asking.kill()
@@ -112,7 +126,7 @@ def test_a_client_wakes_the_fleet_and_pushes_its_stops(
         release = loom.publish(http_release(model, {}))
         session = loom.open_session(release)
         receipt = loom.ask(session, "hello", idempotency_key="one")
-        assert fleet.made.publisher.backlog("control") == 1
+        wait_for(lambda: fleet.made.publisher.backlog("control") == 1, "the wake-up is in its queue")
         assert loom.receipt(session, "one") == receipt
         fleet.worker(**DEAF)
         assert loom.wait(receipt, WAIT_S).answer == "you said hello"
@@ -123,6 +137,7 @@ def test_a_client_wakes_the_fleet_and_pushes_its_stops(
         assert [queue.slots for queue in loom.queues() if queue.queue == "model"] == [8]
     # The command line leaves the steps to the same worker.
     monkeypatch.setenv("AGENTLOOM_KEY_PREFIX", settings.key_prefix)
+    monkeypatch.setenv("AGENTLOOM_QUEUE_PREFIX", settings.queue_prefix)
     document = tmp_path / "release.yaml"
     document.write_text(yaml.safe_dump(http_release(model, {})))
     database, broker = settings.database.get_secret_value(), settings.broker.get_secret_value()
@@ -133,7 +148,7 @@ def test_a_client_wakes_the_fleet_and_pushes_its_stops(
 
 
 def test_a_client_whose_broker_and_redis_are_away_asks_and_stops_all_the_same(fleet: Fleet, model: DevModel) -> None:
-    away = settings_of(fleet, broker="redis://127.0.0.1:1/0")
+    away = settings_of(fleet, broker="redis://127.0.0.1:1/0", redis="redis://127.0.0.1:1/0")
     fleet.worker()
     with Agentloom.fleet(away) as loom:
         release = loom.publish(http_release(model, {}))

@@ -11,10 +11,12 @@ import pytest
 from agentloom_worker import telemetry
 from agentloom_worker.bootstrap import FleetPorts, make_ports, migrate_database
 from agentloom_worker.capabilities.threads import ToolThreads
+from agentloom_worker.clock import ManualClock
 from agentloom_worker.domain.dispatch import WakeUp
-from agentloom_worker.errors import RequestError
-from agentloom_worker.fleet import FleetProcess
+from agentloom_worker.errors import PersistenceUnavailableError, PersistenceUnreachableError, RequestError
+from agentloom_worker.fleet import FleetProcess, begin_when_reachable
 from agentloom_worker.ids import DispatchId, ProcessId, RunId
+from agentloom_worker.limits import START_LOOK_S
 from agentloom_worker.llm.adapters.scripted import ScriptedRequest, TextTurn
 from agentloom_worker.runtime.ports import Settings
 from agentloom_worker.runtime.relay import Relay
@@ -141,6 +143,45 @@ def test_D16_a_process_does_not_begin_on_a_database_without_a_schema(tmp_path: P
     with pytest.raises(RequestError, match="agentloom migrate"):
         process.start()
     ports.store.close()
+
+
+class Away:
+    """A database that cannot be reached for so many looks."""
+
+    def __init__(self, looks: int, error: Exception | None = None) -> None:
+        self.left = looks
+        self.looks = 0
+        self.error = error or PersistenceUnreachableError("away")
+
+    def __call__(self) -> None:
+        self.looks += 1
+        if self.looks <= self.left:
+            raise self.error
+
+
+def test_D16_a_database_that_cannot_be_reached_is_waited_for_within_the_bound() -> None:
+    clock = ManualClock()
+    back = Away(looks=20)
+    begin_when_reachable(clock, back, wait_s=30)
+    assert back.looks == 21
+    for wait_s in (0.0, 7.0):
+        began_s = clock.monotonic_s()
+        gone = Away(looks=10**6)
+        with pytest.raises(PersistenceUnreachableError):
+            begin_when_reachable(clock, gone, wait_s=wait_s)
+        assert clock.monotonic_s() == pytest.approx(began_s + wait_s)
+    assert gone.looks == 7 / START_LOOK_S + 1
+
+
+def test_D16_a_refusal_or_a_signal_ends_the_wait_for_a_database() -> None:
+    refused = Away(looks=10**6, error=PersistenceUnavailableError("refused"))
+    with pytest.raises(PersistenceUnavailableError):
+        begin_when_reachable(ManualClock(), refused, wait_s=30)
+    assert refused.looks == 1
+    told = Away(looks=10**6)
+    with pytest.raises(PersistenceUnreachableError):
+        begin_when_reachable(ManualClock(), told, wait_s=30, given_up=lambda: told.looks == 3)
+    assert told.looks == 3
 
 
 def test_T9_a_process_whose_slots_are_held_past_every_deadline_asks_to_be_replaced(
