@@ -118,7 +118,6 @@ REQUIREMENTS = {
         (
             "acceptance/test_results.py::test_C19_L25_a_reference_of_another_session_is_refused_like_one_of_nobody",
             "acceptance/test_results.py::test_C19_a_large_result_is_stored_whole_and_shown_as_the_range_that_it_names",
-            "acceptance/test_results.py::test_C19_a_reference_of_another_run_is_refused_like_one_that_does_not_exist",
             "acceptance/test_results.py::test_C19_reading_on_is_a_new_operation_each_time_and_shows_nothing_that_was_not_asked_for",
             "unit/capabilities/test_result.py::test_C19_answer_of_result_read_is_never_previewed_itself",
             "unit/capabilities/test_result.py::test_C19_arguments_of_result_read",
@@ -130,6 +129,91 @@ REQUIREMENTS = {
             "unit/capabilities/test_result.py::test_C19_reading_at_or_past_the_end_is_empty_and_ends",
             "unit/capabilities/test_result.py::test_C19_slices_one_after_the_other_are_the_whole_text",
             "unit/capabilities/test_result.py::test_C19_structured_result_is_previewed_as_json_text",
+        ),
+    ),
+    "L01": Requirement(
+        "seed 000, 12, row 1",
+        "all",
+        (
+            "acceptance/test_history.py::test_C01_L01_the_two_newest_ends_are_shown_in_full_whatever_they_are",
+            "acceptance/test_history_oracle.py::test_C01_L01_L07_requests_of_any_session_show_what_the_oracle_expects",
+        ),
+    ),
+    "L02": Requirement(
+        "seed 000, 12, row 2",
+        "all",
+        (
+            "acceptance/test_history.py::test_C02_L02_five_supplements_are_five_inputs_of_one_run_and_outlive_its_process",
+        ),
+    ),
+    "L07": Requirement(
+        "seed 000, 12, row 7",
+        "all",
+        (
+            "acceptance/test_history.py::test_L07_L12_L14_an_answer_that_broke_off_is_marked_material_of_recent_runs_and_no_decision",
+            "acceptance/test_history.py::test_L07_a_request_is_rebuilt_byte_for_byte_after_its_inputs_have_moved_on",
+            "acceptance/test_history.py::test_L07_the_audit_builds_every_request_with_its_history_and_finds_where_that_has_changed",
+            "acceptance/test_history.py::test_L07_calls_that_never_got_a_result_are_closed_and_their_operations_stay_what_they_are",
+            "acceptance/test_history_oracle.py::test_C01_L01_L07_requests_of_any_session_show_what_the_oracle_expects",
+            "golden/test_rounds_golden.py::test_L07_W04_items_of_rounds_1_encode_to_the_recorded_bytes",
+        ),
+    ),
+    "L08": Requirement(
+        "seed 000, 12, row 8",
+        "the history; the rest is C19",
+        (
+            "acceptance/test_results.py::test_L08_a_preview_in_the_history_is_not_unfolded_and_can_be_read_on_by_a_new_operation",
+        ),
+    ),
+    "L12": Requirement(
+        "seed 000, 12, row 12",
+        "the history: a broken stream is marked material, never a message of the model",
+        (
+            "acceptance/test_history.py::test_L07_L12_L14_an_answer_that_broke_off_is_marked_material_of_recent_runs_and_no_decision",
+        ),
+    ),
+    "L13": Requirement(
+        "seed 000, 12, row 13",
+        "all",
+        (
+            "acceptance/test_inputs.py::test_L13_a_claimed_supplement_without_a_first_output_goes_to_the_next_question_once",
+        ),
+    ),
+    "L14": Requirement(
+        "seed 000, 12, row 14",
+        "all",
+        (
+            "acceptance/test_inputs.py::test_L14_C07_a_first_output_delivers_though_its_response_never_becomes_whole",
+            "acceptance/test_history.py::test_L07_L12_L14_an_answer_that_broke_off_is_marked_material_of_recent_runs_and_no_decision",
+            "acceptance/test_history.py::test_L14_calls_of_an_answer_that_broke_off_are_shown_to_nobody",
+        ),
+    ),
+    "L21": Requirement(
+        "seed 000, 12, row 21",
+        "models and tools; hooks and compaction are not built yet",
+        (
+            "acceptance/test_recovery.py::test_C15_L21_a_model_answer_that_was_saved_is_not_asked_for_again",
+            "acceptance/test_recovery.py::test_C15_L21_a_tool_result_that_was_saved_is_not_called_for_again",
+        ),
+    ),
+    "L22": Requirement(
+        "seed 000, 12, row 22",
+        "all",
+        ("acceptance/test_recovery.py::test_L22_a_saved_member_is_reused_and_the_others_go_on_to_one_delivery",),
+    ),
+    "L23": Requirement(
+        "seed 000, 12, row 23",
+        "all",
+        (
+            "acceptance/test_recovery.py::test_L23_a_delivery_whose_successor_nobody_was_told_of_goes_on_and_adds_no_message",
+        ),
+    ),
+    "L25": Requirement(
+        "seed 000, 12, row 25",
+        "reading under an authority, result.read",
+        (
+            "acceptance/test_reading.py::test_C03_L25_who_may_not_read_hears_the_same_whether_it_exists_or_not",
+            "acceptance/test_results.py::test_C19_L25_a_reference_of_another_session_is_refused_like_one_of_nobody",
         ),
     ),
     "D01": Requirement(
@@ -205,7 +289,6 @@ REQUIREMENTS = {
         "all; scaled",
         (
             "integration/test_chaos.py::test_D03_D04_D08_D11_D21_every_run_succeeds_whatever_is_killed_flushed_stopped_restarted_or_drained",
-            "integration/test_fleet.py::test_D08_a_drained_worker_leaves_in_time_and_others_go_on_with_its_streams",
             "integration/test_fleet.py::test_D08_a_worker_that_is_ended_as_soon_as_it_has_begun_says_farewell_like_any_other",
             "integration/test_fleet_cases.py::test_D08_streams_of_a_drained_worker_go_on_elsewhere_at_once_and_not_after_their_claims",
             "soak/test_fleet_soak.py::test_D03_D04_D08_D11_D21_a_minute_of_everything_at_once_loses_nothing",
@@ -381,117 +464,82 @@ REQUIREMENTS = {
             "integration/test_races_upkeep.py::test_D24_malformed_rows_stop_nobody_and_are_parked_or_handed_back",
         ),
     ),
-    "K01": Requirement(
+    "W01": Requirement(
         "CASES",
-        "one run, without compaction",
+        "all but compaction, which is not built yet",
         (
-            "acceptance/test_history.py::test_K01_forty_constraints_of_one_run_stand_verbatim_and_in_order_in_each_later_request",
+            "acceptance/test_wire.py::test_W01_a_window_that_ends_inside_of_three_parallel_results_sends_all_of_them_or_nothing",
+            "acceptance/test_wire.py::test_W01_every_request_that_was_ever_frozen_pairs_each_call_with_its_result",
+            "acceptance/test_wire.py::test_W01_the_last_loop_ends_with_its_results_delivered_and_no_orphan",
         ),
     ),
-    "K04": Requirement(
-        "CASES",
-        "the check of a release",
-        (
-            "unit/domain/test_release.py::test_K04_fixed_part_at_the_budget_is_refused_with_the_breakdown",
-            "unit/domain/test_release.py::test_K04_fixed_part_between_trigger_and_budget_is_accepted_with_a_warning",
-            "unit/domain/test_release.py::test_K04_warning_begins_exactly_at_the_trigger",
-        ),
-    ),
-    "K08": Requirement(
-        "CASES",
-        "the check before every call; compaction is not built yet",
-        (
-            "acceptance/test_history.py::test_K08_the_window_is_checked_before_each_of_many_calls_and_ends_the_run_with_numbers",
-        ),
-    ),
-    "K09": Requirement(
+    "W02": Requirement(
         "CASES",
         "all",
-        ("acceptance/test_history.py::test_K09_the_first_message_is_the_same_bytes_forty_runs_later",),
-    ),
-    "L01": Requirement(
-        "seed 000, 12, row 1",
-        "all",
         (
-            "acceptance/test_history.py::test_C01_L01_the_two_newest_ends_are_shown_in_full_whatever_they_are",
-            "acceptance/test_history_oracle.py::test_C01_L01_L07_requests_of_any_session_show_what_the_oracle_expects",
+            "acceptance/test_delivery.py::test_W02_three_results_that_end_in_reverse_are_adjacent_in_order_and_the_same_bytes_again",
         ),
     ),
-    "L02": Requirement(
-        "seed 000, 12, row 2",
+    "W03": Requirement(
+        "CASES",
         "all",
         (
-            "acceptance/test_history.py::test_C02_L02_five_supplements_are_five_inputs_of_one_run_and_outlive_its_process",
+            "acceptance/test_wire.py::test_W03_calls_that_share_a_provider_id_have_ids_of_ours_and_are_each_executed_once",
+            "unit/llm/test_chat_assembly.py::test_W03_equal_provider_ids_on_two_indexes_are_two_calls",
+            "unit/llm/test_chat_assembly.py::test_W03_equal_provider_ids_without_indexes_are_two_calls",
         ),
     ),
-    "L07": Requirement(
-        "seed 000, 12, row 7",
-        "all",
+    "W04": Requirement(
+        "CASES",
+        "the encoding of blank answers",
         (
-            "acceptance/test_history.py::test_L07_L12_L14_an_answer_that_broke_off_is_marked_material_of_recent_runs_and_no_decision",
-            "acceptance/test_history.py::test_L07_a_request_is_rebuilt_byte_for_byte_after_its_inputs_have_moved_on",
-            "acceptance/test_history.py::test_L07_the_audit_builds_every_request_with_its_history_and_finds_where_that_has_changed",
-            "acceptance/test_history.py::test_L07_calls_that_never_got_a_result_are_closed_and_their_operations_stay_what_they_are",
-            "acceptance/test_history_oracle.py::test_C01_L01_L07_requests_of_any_session_show_what_the_oracle_expects",
+            "acceptance/test_history.py::test_W04_empty_answers_are_valid_for_strict_providers_in_the_history_too",
             "golden/test_rounds_golden.py::test_L07_W04_items_of_rounds_1_encode_to_the_recorded_bytes",
+            "unit/llm/test_chat_encoding.py::test_W04_a_blank_answer_with_calls_has_no_content",
+            "unit/llm/test_chat_encoding.py::test_W04_a_blank_answer_without_calls_shows_visible_text",
         ),
     ),
-    "L08": Requirement(
-        "seed 000, 12, row 8",
-        "the history; the rest is C19",
-        (
-            "acceptance/test_results.py::test_L08_a_preview_in_the_history_is_not_unfolded_and_can_be_read_on_by_a_new_operation",
-        ),
-    ),
-    "L12": Requirement(
-        "seed 000, 12, row 12",
-        "the history: a broken stream is marked material, never a message of the model",
-        (
-            "acceptance/test_history.py::test_L07_L12_L14_an_answer_that_broke_off_is_marked_material_of_recent_runs_and_no_decision",
-        ),
-    ),
-    "L13": Requirement(
-        "seed 000, 12, row 13",
+    "W05": Requirement(
+        "CASES",
         "all",
         (
-            "acceptance/test_inputs.py::test_L13_a_claimed_supplement_without_a_first_output_goes_to_the_next_question_once",
+            "acceptance/test_wire.py::test_W05_broken_arguments_are_answered_kept_as_they_are_and_shown_as_valid_json",
+            "unit/capabilities/test_arguments.py::test_W05_broken_arguments_tell_the_model_what_to_fix",
+            "unit/capabilities/test_arguments.py::test_W05_nesting_bomb_is_refused_and_harms_nobody",
+            "unit/llm/test_chat_encoding.py::test_W05_broken_arguments_go_on_the_wire_as_a_json_object_that_keeps_the_raw_text",
+            "unit/llm/test_chat_encoding.py::test_W05_lone_surrogates_in_arguments_are_replaced_escaped_or_not",
+            "unit/llm/test_chat_encoding.py::test_W05_sound_arguments_stay_as_the_model_wrote_them",
         ),
     ),
-    "L14": Requirement(
-        "seed 000, 12, row 14",
+    "W06": Requirement(
+        "CASES",
+        "all",
+        ("acceptance/test_wire.py::test_W06_calls_of_a_message_that_was_cut_at_its_limit_are_not_executed",),
+    ),
+    "W07": Requirement(
+        "CASES",
         "all",
         (
-            "acceptance/test_inputs.py::test_L14_C07_a_first_output_delivers_though_its_response_never_becomes_whole",
-            "acceptance/test_history.py::test_L07_L12_L14_an_answer_that_broke_off_is_marked_material_of_recent_runs_and_no_decision",
-            "acceptance/test_history.py::test_L14_calls_of_an_answer_that_broke_off_are_shown_to_nobody",
+            "acceptance/test_wire.py::test_W07_an_invalid_call_is_a_settled_member_with_an_error_and_the_run_goes_on",
+            "acceptance/test_wire.py::test_W07_calls_that_are_all_invalid_are_delivered_at_once",
+            "acceptance/test_wire.py::test_W07_empty_arguments_call_a_tool_that_takes_none",
+            "unit/capabilities/test_arguments.py::test_W07_arguments_against_the_schema_are_refused_with_every_place",
+            "unit/capabilities/test_arguments.py::test_W07_empty_arguments_mean_an_empty_object",
+            "unit/capabilities/test_arguments.py::test_W07_empty_arguments_still_obey_the_schema",
+            "unit/capabilities/test_arguments.py::test_W07_unknown_name_is_looked_up_in_this_catalog_only",
+            "unit/llm/test_chat_encoding.py::test_W07_no_arguments_are_an_empty_object",
         ),
     ),
-    "L21": Requirement(
-        "seed 000, 12, row 21",
-        "models and tools; hooks and compaction are not built yet",
+    "W08": Requirement(
+        "CASES",
+        "raw, effective value and preview of results",
         (
-            "acceptance/test_recovery.py::test_C15_L21_a_model_answer_that_was_saved_is_not_asked_for_again",
-            "acceptance/test_recovery.py::test_C15_L21_a_tool_result_that_was_saved_is_not_called_for_again",
-        ),
-    ),
-    "L22": Requirement(
-        "seed 000, 12, row 22",
-        "all",
-        ("acceptance/test_recovery.py::test_L22_a_saved_member_is_reused_and_the_others_go_on_to_one_delivery",),
-    ),
-    "L23": Requirement(
-        "seed 000, 12, row 23",
-        "all",
-        (
-            "acceptance/test_recovery.py::test_L23_a_delivery_whose_successor_nobody_was_told_of_goes_on_and_adds_no_message",
-        ),
-    ),
-    "L25": Requirement(
-        "seed 000, 12, row 25",
-        "reading under an authority, result.read",
-        (
-            "acceptance/test_reading.py::test_C03_L25_who_may_not_read_hears_the_same_whether_it_exists_or_not",
-            "acceptance/test_results.py::test_C19_L25_a_reference_of_another_session_is_refused_like_one_of_nobody",
+            "acceptance/test_history.py::test_W08_odd_results_stand_in_the_history_as_they_stood_in_their_run",
+            "unit/capabilities/test_result.py::test_W08_effective_text_is_valid_utf8_and_the_same_from_raw",
+            "unit/capabilities/test_result.py::test_W08_lone_surrogate_is_kept_in_raw_and_replaced_in_the_effective_text",
+            "unit/capabilities/test_result.py::test_W08_lone_surrogates_inside_of_json_are_replaced_and_said",
+            "unit/capabilities/test_result.py::test_W08_raw_result_survives_its_bytes_and_gives_the_same_bytes_again",
+            "unit/capabilities/test_result.py::test_W08_ten_megabytes_on_one_line_keep_their_hash_and_get_a_marked_preview",
         ),
     ),
     "S01": Requirement(
@@ -587,82 +635,32 @@ REQUIREMENTS = {
             "unit/llm/test_openai_chat_limits.py::test_S10_a_stall_ends_by_the_deadline_always",
         ),
     ),
-    "W01": Requirement(
+    "K01": Requirement(
         "CASES",
-        "all but compaction, which is not built yet",
+        "one run, without compaction",
         (
-            "acceptance/test_wire.py::test_W01_a_window_that_ends_inside_of_three_parallel_results_sends_all_of_them_or_nothing",
-            "acceptance/test_wire.py::test_W01_every_request_that_was_ever_frozen_pairs_each_call_with_its_result",
-            "acceptance/test_wire.py::test_W01_the_last_loop_ends_with_its_results_delivered_and_no_orphan",
+            "acceptance/test_history.py::test_K01_forty_constraints_of_one_run_stand_verbatim_and_in_order_in_each_later_request",
         ),
     ),
-    "W02": Requirement(
+    "K04": Requirement(
+        "CASES",
+        "the check of a release",
+        (
+            "unit/domain/test_release.py::test_K04_fixed_part_at_the_budget_is_refused_with_the_breakdown",
+            "unit/domain/test_release.py::test_K04_fixed_part_between_trigger_and_budget_is_accepted_with_a_warning",
+            "unit/domain/test_release.py::test_K04_warning_begins_exactly_at_the_trigger",
+        ),
+    ),
+    "K08": Requirement(
+        "CASES",
+        "the check before every call; compaction is not built yet",
+        (
+            "acceptance/test_history.py::test_K08_the_window_is_checked_before_each_of_many_calls_and_ends_the_run_with_numbers",
+        ),
+    ),
+    "K09": Requirement(
         "CASES",
         "all",
-        (
-            "acceptance/test_delivery.py::test_W02_three_results_that_end_in_reverse_are_adjacent_in_order_and_the_same_bytes_again",
-        ),
-    ),
-    "W03": Requirement(
-        "CASES",
-        "all",
-        (
-            "acceptance/test_wire.py::test_W03_calls_that_share_a_provider_id_have_ids_of_ours_and_are_each_executed_once",
-            "unit/llm/test_chat_assembly.py::test_W03_equal_provider_ids_on_two_indexes_are_two_calls",
-            "unit/llm/test_chat_assembly.py::test_W03_equal_provider_ids_without_indexes_are_two_calls",
-        ),
-    ),
-    "W04": Requirement(
-        "CASES",
-        "the encoding of blank answers",
-        (
-            "acceptance/test_history.py::test_W04_empty_answers_are_valid_for_strict_providers_in_the_history_too",
-            "golden/test_rounds_golden.py::test_L07_W04_items_of_rounds_1_encode_to_the_recorded_bytes",
-            "unit/llm/test_chat_encoding.py::test_W04_a_blank_answer_with_calls_has_no_content",
-            "unit/llm/test_chat_encoding.py::test_W04_a_blank_answer_without_calls_shows_visible_text",
-        ),
-    ),
-    "W05": Requirement(
-        "CASES",
-        "all",
-        (
-            "acceptance/test_wire.py::test_W05_broken_arguments_are_answered_kept_as_they_are_and_shown_as_valid_json",
-            "unit/capabilities/test_arguments.py::test_W05_broken_arguments_tell_the_model_what_to_fix",
-            "unit/capabilities/test_arguments.py::test_W05_nesting_bomb_is_refused_and_harms_nobody",
-            "unit/llm/test_chat_encoding.py::test_W05_broken_arguments_go_on_the_wire_as_a_json_object_that_keeps_the_raw_text",
-            "unit/llm/test_chat_encoding.py::test_W05_lone_surrogates_in_arguments_are_replaced_escaped_or_not",
-            "unit/llm/test_chat_encoding.py::test_W05_sound_arguments_stay_as_the_model_wrote_them",
-        ),
-    ),
-    "W06": Requirement(
-        "CASES",
-        "all",
-        ("acceptance/test_wire.py::test_W06_calls_of_a_message_that_was_cut_at_its_limit_are_not_executed",),
-    ),
-    "W07": Requirement(
-        "CASES",
-        "all",
-        (
-            "acceptance/test_wire.py::test_W07_an_invalid_call_is_a_settled_member_with_an_error_and_the_run_goes_on",
-            "acceptance/test_wire.py::test_W07_calls_that_are_all_invalid_are_delivered_at_once",
-            "acceptance/test_wire.py::test_W07_empty_arguments_call_a_tool_that_takes_none",
-            "unit/capabilities/test_arguments.py::test_W07_arguments_against_the_schema_are_refused_with_every_place",
-            "unit/capabilities/test_arguments.py::test_W07_empty_arguments_mean_an_empty_object",
-            "unit/capabilities/test_arguments.py::test_W07_empty_arguments_still_obey_the_schema",
-            "unit/capabilities/test_arguments.py::test_W07_unknown_name_is_looked_up_in_this_catalog_only",
-            "unit/llm/test_chat_encoding.py::test_W07_no_arguments_are_an_empty_object",
-        ),
-    ),
-    "W08": Requirement(
-        "CASES",
-        "raw, effective value and preview of results",
-        (
-            "acceptance/test_history.py::test_W08_odd_results_stand_in_the_history_as_they_stood_in_their_run",
-            "unit/capabilities/test_result.py::test_W08_effective_text_is_valid_utf8_and_the_same_from_raw",
-            "unit/capabilities/test_result.py::test_W08_lone_surrogate_is_kept_in_raw_and_replaced_in_the_effective_text",
-            "unit/capabilities/test_result.py::test_W08_lone_surrogates_inside_of_json_are_replaced_and_said",
-            "unit/capabilities/test_result.py::test_W08_raw_result_survives_its_bytes_and_gives_the_same_bytes_again",
-            "unit/capabilities/test_result.py::test_W08_ten_megabytes_on_one_line_keep_their_hash_and_get_a_marked_preview",
-        ),
+        ("acceptance/test_history.py::test_K09_the_first_message_is_the_same_bytes_forty_runs_later",),
     ),
 }

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agentloom_worker.audit import run_audit
+from agentloom_worker.canonical import parse
 from agentloom_worker.domain.model import Category, Executed, Failure, FirstOutputKind, Partial, ResponseCall
 from agentloom_worker.domain.policy import RetryClass
 from agentloom_worker.domain.recipe import Recipe
@@ -96,9 +97,17 @@ class Talk:
         return sorted(found, key=lambda run: run.run_no)
 
     def users(self, run_id: RunId) -> list[list[str]]:
-        """The user messages of each request that a run froze."""
+        """What each request that a run froze holds of the words that were given to this run, wherever it stands."""
+        found = self.ports.store.list_inputs(self.session.session_id, limit=100)
+        given = {one.input.input_id: parse(one.input.body.inline or b"") for one in found}
+        targets = self.ports.store.list_deliveries(list(given))
+        own = {given[one.input_id] for one in targets if one.target_run_id == run_id}
         return [
-            [message["content"] for message in request["messages"] if message["role"] == "user"]
+            [
+                message["content"]
+                for message in request["messages"]
+                if message["role"] == "user" and message["content"] in own
+            ]
             for request in frozen_requests(self.ports, run_id)
         ]
 
@@ -241,13 +250,14 @@ def test_C17_A5_a_supplement_that_the_final_answer_leaves_is_carried_and_starts_
 
 
 def _second_loop(sent: list[InputReceipt], turn: ScriptedTurn) -> Callable[[Talk, ScriptedRequest], ScriptedTurn]:
-    """A supplement comes in the first loop, so that the second one claims it and ends by `turn`."""
+    """A supplement comes in the first loop, so that the second one claims it and ends by `turn`; later runs answer."""
+    turns = [turn]
 
-    def script(talk: Talk, request: ScriptedRequest) -> ScriptedTurn:
+    def script(talk: Talk, _request: ScriptedRequest) -> ScriptedTurn:
         if not sent:
             sent.append(talk.say("by the way", SUPPLEMENT))
             return CALL
-        return turn if _loop_no(request) == 2 else TextTurn("done")
+        return turns.pop() if turns else TextTurn("done")
 
     return script
 
