@@ -45,7 +45,7 @@ HELP = (
 
 
 def chat(
-    release: Annotated[Path | None, typer.Argument(metavar="[RELEASE]", help="A release document.")] = None,
+    release: Annotated[Path | None, typer.Argument(metavar="RELEASE", help="A release document.")] = None,
     *,
     session: Annotated[
         str | None, typer.Option("--session", metavar="ID", help="Go on with this session; else one is opened.")
