@@ -22,27 +22,30 @@ from uuid import UUID
 
 from agentloom_worker import limits, telemetry
 from agentloom_worker.bootstrap import make_fleet_ports, make_ports, migrate_database
+from agentloom_worker.domain.authority import ReadAuthority
 from agentloom_worker.domain.dispatch import DispatchRow
 from agentloom_worker.domain.process import WorkerProcess
 from agentloom_worker.domain.run import RunEvent, RunStatus
 from agentloom_worker.domain.session import InputKind, OnBusy, Session
 from agentloom_worker.embedded import Dispatcher, RunSignal, make_dispatcher
 from agentloom_worker.errors import Code, RequestError, TransientError
-from agentloom_worker.ids import DispatchId, InputId, ReleaseId, RunId, SessionId
+from agentloom_worker.ids import DispatchId, InputId, OperationId, ReleaseId, RunId, SessionId
 from agentloom_worker.llm.adapters.scripted import Script
+from agentloom_worker.runtime import reading
 from agentloom_worker.runtime.accept import Sending, StopReceipt, accept_input, stop_run
 from agentloom_worker.runtime.inputs import (
     InputReceipt,
     InputState,
     InputView,
     find_receipt,
-    list_inputs,
     withdraw_input,
 )
 from agentloom_worker.runtime.inspect import (
     RunResult,
     RunSummary,
+    SessionSummary,
     StepRow,
+    list_sessions,
     list_steps,
     list_summaries,
     read_result,
@@ -52,6 +55,7 @@ from agentloom_worker.runtime.parking import fail_parked, retry_parked
 from agentloom_worker.runtime.ports import Ports, Settings
 from agentloom_worker.runtime.publish import ReleaseRef, publish_release
 from agentloom_worker.runtime.queues import QueueState, list_queues
+from agentloom_worker.runtime.reading import Materialized, SessionRound
 from agentloom_worker.runtime.request import rebuild_request
 from agentloom_worker.settings import FleetSettings, load_settings
 
@@ -277,16 +281,6 @@ class Agentloom:
         named: UUID | str = input.input_id if isinstance(input, InputReceipt | InputView) else input
         return withdraw_input(self.ports, self._session(session), InputId(_uuid(named, "input")))
 
-    def inputs(self, session: SessionLike, after: int = 0, *, limit: int = limits.INPUTS_PAGE) -> tuple[InputView, ...]:
-        """A page of what the user has sent in a session with an `input_seq` above `after`, in order, and where it is.
-
-        To go on, pass the last `input_seq`; an empty page is the end.
-        """
-        self._require_open()
-        if not 1 <= limit <= limits.INPUTS_PAGE:
-            raise RequestError(Code.INPUT_INVALID, f"a page has 1 to {limits.INPUTS_PAGE} inputs, not {limit}")
-        return list_inputs(self.ports, self._session(session), after=after, limit=limit)
-
     def _accept(
         self, sending: Sending, session: SessionLike, text: str, release: ReleaseLike | None, key: str | None
     ) -> InputReceipt:
@@ -376,7 +370,67 @@ class Agentloom:
                 raise _timed_out(run_id, current.status.value, timeout_s or 0.0)
             watch.wait(remaining_s)
 
+    # -- reading a session ---------------------------------------------------------------------------
+    #
+    # Each of these names its session, and a role: that of the agent's newest release unless it is given. A foreign
+    # session, another role and an id that does not exist are refused by one error, CONTEXT_FORBIDDEN, which tells
+    # nothing of either (seed 000, 12, row L25).
+
+    def inputs(
+        self, session: SessionLike, after: int = 0, *, limit: int = limits.INPUTS_PAGE, role: str | None = None
+    ) -> tuple[InputView, ...]:
+        """A page of what the user has sent in a session with an `input_seq` above `after`, in order, and where it is.
+
+        To go on, pass the last `input_seq`; an empty page is the end. Raises RequestError: CONTEXT_FORBIDDEN,
+        INPUT_INVALID.
+        """
+        authority = self._authority(session, role)
+        _check_page(limit, limits.INPUTS_PAGE, "inputs")
+        return reading.inputs(self.ports, authority, after_seq=after, limit=limit)
+
+    def waiting(self, session: SessionLike, *, role: str | None = None) -> tuple[InputView, ...]:
+        """What waits in a session: inputs for its next run (`pending_next_run`), and its queue (`queued`), in order.
+
+        Raises RequestError(CONTEXT_FORBIDDEN).
+        """
+        return reading.waiting_inputs(self.ports, self._authority(session, role))
+
+    def history(
+        self, session: SessionLike, after: int = 0, *, limit: int = limits.HISTORY_RUNS_PAGE, role: str | None = None
+    ) -> tuple[SessionRound, ...]:
+        """A page of a session's ended runs with a `question_seq` above `after`: inputs, answer, how each ended.
+
+        To go on, pass the last `question_seq`; an empty page is the end. Raises RequestError: CONTEXT_FORBIDDEN,
+        INPUT_INVALID.
+        """
+        authority = self._authority(session, role)
+        _check_page(limit, limits.HISTORY_RUNS_PAGE, "runs")
+        return reading.history(self.ports, authority, after_seq=after, limit=limit)
+
+    def context(self, session: SessionLike, operation: UUID | str, *, role: str | None = None) -> Materialized:
+        """A model operation's request item by item: raw, effective and as sent, with tokens, source and reason.
+
+        It holds texts whether or not the run has ended. Raises RequestError: CONTEXT_FORBIDDEN, OPERATION_NOT_FOUND
+        (an operation of this role without a frozen request), InvariantError(REQUEST_HASH_MISMATCH).
+        """
+        operation_id = OperationId(_uuid(operation, "operation"))
+        return reading.materialize(self.ports, self._authority(session, role), operation_id)
+
+    def _authority(self, session: SessionLike, role: str | None) -> ReadAuthority:
+        self._require_open()
+        return reading.authority_of(self.ports, _session_id(session), role)
+
     # -- looking -------------------------------------------------------------------------------------
+
+    def session(self, session: SessionLike) -> Session:
+        """A session as it stands. Raises RequestError(SESSION_NOT_FOUND)."""
+        self._require_open()
+        return self._session(session)
+
+    def sessions(self, *, limit: int = 50) -> tuple[SessionSummary, ...]:
+        """Sessions of every agent, newest first, without their texts."""
+        self._require_open()
+        return list_sessions(self.ports, limit=limit)
 
     def run(self, run: RunLike) -> RunResult:
         """A run as it stands; its answer is None until it has succeeded. Raises RequestError(RUN_NOT_FOUND)."""
@@ -399,8 +453,9 @@ class Agentloom:
     def request(self, operation: UUID | str) -> bytes:
         """The request of a model operation, byte for byte as it was frozen, built again and its hash proven.
 
-        An inspection command: this holds texts whether or not the run has ended. Raises
-        RequestError(OPERATION_NOT_FOUND), InvariantError(REQUEST_HASH_MISMATCH).
+        For operators, who have the whole database: it asks for no session, and it holds texts whether or not the
+        run has ended. What serves users calls `context`. Raises RequestError(OPERATION_NOT_FOUND),
+        InvariantError(REQUEST_HASH_MISMATCH).
         """
         self._require_open()
         operation_id = _uuid(operation, "operation")
@@ -440,10 +495,7 @@ class Agentloom:
         return fail_parked(self.ports, DispatchId(_uuid(dispatch, "dispatch")))
 
     def _session(self, session: SessionLike) -> Session:
-        if isinstance(session, Session | InputReceipt):
-            session_id: UUID = session.session_id
-        else:
-            session_id = _uuid(session, "session")
+        session_id = _session_id(session)
         found = self.ports.store.load_session(session_id)
         if found is None:
             raise RequestError(Code.SESSION_NOT_FOUND, f"there is no session {session_id}")
@@ -505,6 +557,16 @@ def _uuid(value: UUID | str, noun: str) -> UUID:
         raise RequestError(Code.INPUT_INVALID, f"{value!r} is no {noun} id: an id is a UUID") from None
 
 
+def _session_id(session: SessionLike) -> SessionId:
+    named = session.session_id if isinstance(session, Session | InputReceipt) else _uuid(session, "session")
+    return SessionId(named)
+
+
+def _check_page(limit: int, most: int, noun: str) -> None:
+    if not 1 <= limit <= most:
+        raise RequestError(Code.INPUT_INVALID, f"a page has 1 to {most} {noun}, not {limit}")
+
+
 def _run_id(run: RunLike) -> RunId:
     named: UUID | str | None = getattr(run, "run_id", run)  # type: ignore[arg-type]
     if named is None:
@@ -530,6 +592,7 @@ __all__ = [
     "InputReceipt",
     "InputState",
     "InputView",
+    "Materialized",
     "OnBusy",
     "QueueState",
     "ReleaseRef",
@@ -538,6 +601,8 @@ __all__ = [
     "RunStatus",
     "RunSummary",
     "Session",
+    "SessionRound",
+    "SessionSummary",
     "Settings",
     "StepRow",
     "StopReceipt",

@@ -1,6 +1,6 @@
 """`agentloom`: every command, and how an error becomes an exit code.
 
-0: done, and for `run` and `demo` the run succeeded. 1: refused or failed, with `error CODE: message` on
+0: done, and for `run` and `demo` every run succeeded. 1: refused or failed, with `error CODE: message` on
 stderr. 2: the command line makes no sense. 130 and 143: interrupted by a signal.
 """
 
@@ -15,6 +15,8 @@ import typer
 from agentloom_worker import telemetry
 from agentloom_worker.cli import (
     audit,
+    chat,
+    context,
     database,
     demo,
     devmodel,
@@ -25,9 +27,12 @@ from agentloom_worker.cli import (
     request,
     run,
     runs,
+    session,
     settings,
     steps,
 )
+from agentloom_worker.cli.output import print_json
+from agentloom_worker.cli.place import AsJson
 from agentloom_worker.errors import AgentloomError
 from agentloom_worker.version import __version__
 
@@ -58,13 +63,20 @@ def configure(
 
 
 @app.command()
-def version() -> None:
+def version(as_json: AsJson = False) -> None:
     """Print the version."""
-    typer.echo(__version__)
+    if as_json:
+        print_json({"version": __version__})
+    else:
+        typer.echo(__version__)
 
 
 app.command("demo")(demo.demo)
 app.command("run")(run.run)
+app.command("chat")(chat.chat)
+app.add_typer(session.app, name="session")
+app.add_typer(context.app, name="context")
+app.command("protocols")(context.protocols)
 app.add_typer(runs.app, name="runs")
 app.command("steps")(steps.steps)
 app.add_typer(dispatches.app, name="dispatches")

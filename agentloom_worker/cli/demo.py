@@ -13,7 +13,7 @@ from agentloom_worker.cli.audit import Verdict, reach_verdict
 from agentloom_worker.cli.output import document, note, print_json, print_text
 from agentloom_worker.cli.place import AsJson, Place, locate, terminable
 from agentloom_worker.cli.progress import Progress, follow
-from agentloom_worker.cli.run import report
+from agentloom_worker.cli.run import tell
 from agentloom_worker.cli.steps import print_steps, step_documents
 from agentloom_worker.client import Agentloom, RunResult, StepRow
 from agentloom_worker.devmodel import DevModel, load_script
@@ -73,8 +73,7 @@ def demo(
         print_json(_document(outcome, progress, keep))
     else:
         _print(outcome, keep)
-    report(outcome.result, quiet=True, option=place.option)
-    if not outcome.verdict.ok:
+    if not tell(outcome.result, quiet=True, option=place.option) or not outcome.verdict.ok:
         raise typer.Exit(1)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from enum import Enum
@@ -16,6 +17,7 @@ from agentloom_worker.clock import to_text
 
 PIPE_WIDTH = 180
 _SHOWN_CONTROLS = "\n\t"
+_LONE = re.compile("[\ud800-\udfff]")
 
 
 def document(value: object) -> object:
@@ -38,8 +40,9 @@ def _field(name: str, value: object) -> object:
 
 
 def print_json(value: object) -> None:
-    """One JSON document on stdout."""
-    _write(json.dumps(document(value), ensure_ascii=False, indent=2))
+    """One JSON document on stdout; halves of surrogate pairs, which no encoding takes, as escapes."""
+    text = json.dumps(document(value), ensure_ascii=False, indent=2)
+    _write(_LONE.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

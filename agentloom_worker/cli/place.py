@@ -100,6 +100,13 @@ def open_to_run(place: Place, *, workers: bool) -> Agentloom:
     return Agentloom.connect(place.url, run_workers=True) if place.file is None else Agentloom.embedded(place.file)
 
 
+def chosen_workers(workers: bool | None, broker: str | None, redis: str | None, place: Place) -> bool:
+    """Whether this process runs steps: as the options say, else where no fleet does."""
+    if workers and (broker is not None or redis is not None):
+        raise typer.BadParameter("--broker leaves the steps to its fleet: drop it, or --workers")
+    return place.broker is None if workers is None else workers
+
+
 @contextmanager
 def terminable() -> Iterator[None]:
     """Let SIGTERM end the block as an exit does, so that workers drain and unfinished runs go on later."""

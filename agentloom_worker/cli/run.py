@@ -1,6 +1,7 @@
-"""`agentloom run`: ask one question of a release, or follow a run that is there already."""
+"""`agentloom run`: ask questions of a release, one after the other, or follow a run that is there already."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -13,12 +14,13 @@ from agentloom_worker.cli.place import (
     Database,
     Embedded,
     Redis,
+    chosen_workers,
     locate,
     open_to_run,
     terminable,
 )
 from agentloom_worker.cli.progress import Progress, follow
-from agentloom_worker.client import Agentloom, RunLike, RunResult, read_release
+from agentloom_worker.client import Agentloom, ReleaseRef, RunLike, RunResult, read_release
 from agentloom_worker.limits import INPUT_BYTES_MAX
 
 
@@ -26,7 +28,8 @@ def run(
     release: Annotated[Path | None, typer.Argument(metavar="RELEASE", help="A release document.")] = None,
     *,
     ask: Annotated[
-        str | None, typer.Option("--ask", metavar="TEXT", help="The question; `-` reads it from stdin.")
+        list[str] | None,
+        typer.Option("--ask", metavar="TEXT", help="A question; `-` reads it from stdin. Several are asked in turn."),
     ] = None,
     resume: Annotated[
         str | None, typer.Option("--resume", metavar="RUN", help="Go on with a run that did not end.")
@@ -43,44 +46,64 @@ def run(
         ),
     ] = None,
     timeout_s: Annotated[
-        float | None, typer.Option("--timeout", metavar="SECONDS", help="Stop waiting then; the run goes on.")
+        float | None,
+        typer.Option("--timeout", metavar="SECONDS", help="Stop waiting for a run then; it goes on."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Ask a question and print the answer: progress on stderr, the answer on stdout, exit code 0 on success.
 
+    Several --ask are one session: each is asked when the run before it has ended, however it ended, and the exit code
+    is 0 only if all succeeded. With --json one question prints a run, several print a list of runs.
+
     Ctrl-C stops the run. A killed process loses nothing: the next one on the same store goes on with the run.
     With --broker the steps are run by the workers of that fleet, and this process only asks and watches.
     """
-    if (resume is None) == (release is None and ask is None) or (release is None) != (ask is None):
+    questions = ask or []
+    if (resume is None) == (release is None and not questions) or (release is None) != (not questions):
         raise typer.BadParameter("give RELEASE and --ask TEXT, or --resume RUN")
-    if workers and (broker is not None or redis is not None):
-        raise typer.BadParameter("--broker leaves the steps to its fleet: drop it, or --workers")
+    if questions.count("-") > 1:
+        raise typer.BadParameter("`-` reads all of stdin: give it once", param_hint="--ask")
     place = locate(embedded, database, broker, redis)
-    if workers is None:
-        workers = place.broker is None
+    workers = chosen_workers(workers, broker, redis, place)
+    results: list[RunResult] = []
+    succeeded = True
     with terminable(), open_to_run(place, workers=workers) as loom:
-        asked: RunLike = _ask(loom, release, ask) if release is not None and ask is not None else resume or ""
-        result = follow(loom, asked, Progress(), option=place.option, timeout_s=timeout_s)
+        runs = [resume] if release is None else _ask_in_turn(loom, release, questions)
+        for asked in runs:
+            assert asked is not None, "the command line was checked"
+            results.append(follow(loom, asked, Progress(), option=place.option, timeout_s=timeout_s))
+            succeeded = tell(results[-1], quiet=as_json, option=place.option) and succeeded
     if as_json:
-        print_json(result)
-    report(result, quiet=as_json, option=place.option)
+        print_json(results if len(questions) > 1 else results[0])
+    if not succeeded:
+        raise typer.Exit(1)
 
 
-def _ask(loom: Agentloom, release: Path, text: str) -> RunLike:
-    if text == "-":
-        # One character more than is allowed, so that a question that is too long is refused, not cut.
-        text = sys.stdin.read(INPUT_BYTES_MAX + 1)
+def _ask_in_turn(loom: Agentloom, release: Path, questions: list[str]) -> Iterator[RunLike]:
+    """Ask each question when the caller comes for it, all in one session."""
+    # Read before anything is asked, and one character more than is allowed, so that it is refused, not cut.
+    texts = [sys.stdin.read(INPUT_BYTES_MAX + 1) if text == "-" else text for text in questions]
+    reference = publish(loom, release)
+    session = loom.open_session(reference)
+    if len(texts) > 1:
+        note(f"session {session.session_id}")
+    for text in texts:
+        receipt = loom.ask(session, text, reference)
+        note(f"run {receipt.run_id}")
+        yield receipt
+
+
+def publish(loom: Agentloom, release: Path) -> ReleaseRef:
+    """Publish a release document, and say on stderr what is odd about it."""
     reference = loom.publish(read_release(release))
     for warning in reference.warnings:
         note(f"warning: {warning}")
-    receipt = loom.ask(loom.open_session(reference), text, reference)
-    note(f"run {receipt.run_id}")
-    return receipt
+    return reference
 
 
-def report(result: RunResult, *, quiet: bool, option: str) -> None:
-    """Print the answer and what is odd about it; leave with exit code 1 where there is none."""
+def tell(result: RunResult, *, quiet: bool, option: str) -> bool:
+    """Print the answer and what is odd about it; whether there is one."""
     if result.answer is not None and not quiet:
         print_text(result.answer)
     for holds, words in (
@@ -95,4 +118,4 @@ def report(result: RunResult, *, quiet: bool, option: str) -> None:
         detail = f": {result.detail}" if result.detail else ""
         note(f"run {result.run_id} {result.state}{reason}{detail}")
         note(f"what it did: agentloom steps {result.run_id} {option}")
-        raise typer.Exit(1)
+    return result.succeeded

@@ -3,7 +3,7 @@
 The same items serve the request, its rebuilding, the audit and the people who ask what a model saw.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -167,7 +167,13 @@ class FrozenContext:
 
 
 class ContextProtocol(Protocol):
-    """How facts become messages. Registered in `context/protocols`; its behaviour is frozen by its version."""
+    """How facts become messages. Registered in `context/protocols`; its behaviour is frozen by its version.
+
+    `about` is one sentence for authors, `options_schema` the JSON Schema of `context.protocol.options`.
+    """
+
+    about: str
+    options_schema: Mapping[str, object]
 
     def project(self, frozen: FrozenContext) -> Iterator[Item]:
         """The items of a request in their order. The same facts give the same bytes, in every process."""

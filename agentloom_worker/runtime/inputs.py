@@ -189,6 +189,15 @@ def list_inputs(ports: Ports, session: Session, *, after: int, limit: int) -> tu
     return tuple(_view(ports, session, stored, places[stored.input.input_id]) for stored in page)
 
 
+def list_waiting_inputs(ports: Ports, session: Session) -> tuple[InputView, ...]:
+    """What waits for the session's next run and the questions in its queue, in the order in which they came."""
+    waiting = [delivery.input_id for delivery in ports.store.list_waiting(session.session_id)]
+    queued = [question.input_id for question in ports.store.list_queue(session.session_id)]
+    found = ports.store.load_inputs([*waiting, *queued]) if waiting or queued else []
+    places = _places(ports, [stored.input.input_id for stored in found])
+    return tuple(_view(ports, session, stored, places[stored.input.input_id]) for stored in found)
+
+
 def _view(ports: Ports, session: Session, stored: StoredInput, place: _Place) -> InputView:
     found = stored.input
     text = parse(ports.store.load_payload(session.owner_id, found.body))

@@ -11,6 +11,7 @@ from agentloom_worker.canonical import effective_text
 from agentloom_worker.domain.model import Executed
 from agentloom_worker.domain.operation import Attempt, AttemptState, Operation, OperationKind, OperationStatus
 from agentloom_worker.domain.run import EndCause, Run, RunStatus
+from agentloom_worker.domain.session import OnBusy
 from agentloom_worker.errors import Code, InvariantError, RequestError
 from agentloom_worker.ids import OperationId, OwnerId, ReleaseId, RunId, SessionId
 from agentloom_worker.runtime.ports import Ports
@@ -72,6 +73,25 @@ class RunResult(RunSummary):
     truncated: bool
     refused: bool
     empty: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSummary:
+    """A session without its texts. `created_at` is in microseconds.
+
+    `waiting` inputs go with the next question, `queued` questions become runs by themselves.
+    """
+
+    session_id: SessionId
+    agent_id: str
+    on_busy: OnBusy
+    inputs: int
+    runs: int
+    waiting: int
+    queued: int
+    live_run_id: RunId | None
+    live_status: RunStatus | None
+    created_at: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +183,25 @@ def list_summaries(
     parked = {row.run_id for row in ports.store.list_dispatches(parked_only=True, limit=_PARKED_MAX)}
     agents = {owner_id: _agent_id(ports, owner_id) for owner_id in {run.owner_id for run in runs}}
     return tuple(_summary(run, agents[run.owner_id], run.run_id in parked) for run in runs)
+
+
+def list_sessions(ports: Ports, *, limit: int) -> tuple[SessionSummary, ...]:
+    """Sessions, newest first."""
+    return tuple(
+        SessionSummary(
+            session_id=one.session.session_id,
+            agent_id=one.session.agent_id,
+            on_busy=one.session.on_busy,
+            inputs=one.session.input_head,
+            runs=one.session.run_head,
+            waiting=one.waiting,
+            queued=one.queued,
+            live_run_id=None if live is None else live.run_id,
+            live_status=None if live is None else live.status,
+            created_at=one.created_at,
+        )
+        for one, live in ports.store.list_sessions(limit=limit)
+    )
 
 
 def _summary(run: Run, agent_id: str, parked: bool) -> RunSummary:

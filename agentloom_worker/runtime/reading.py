@@ -21,9 +21,10 @@ from agentloom_worker.domain.run import Run, RunStatus
 from agentloom_worker.domain.session import DeliveryState, InputKind, Session
 from agentloom_worker.errors import Code, InvariantError, RequestError
 from agentloom_worker.frozen import replace
-from agentloom_worker.ids import InputId, OperationId, OwnerId, RunId
-from agentloom_worker.limits import HISTORY_RUNS_PAGE
+from agentloom_worker.ids import InputId, OperationId, OwnerId, RunId, SessionId
+from agentloom_worker.limits import HISTORY_RUNS_PAGE, INPUTS_PAGE
 from agentloom_worker.runtime.history import read_runs
+from agentloom_worker.runtime.inputs import InputView, list_inputs, list_waiting_inputs
 from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.runtime.release import adapter_of, load_owned_release
 from agentloom_worker.runtime.request import head_of
@@ -87,6 +88,32 @@ class SessionRound:
     ended_at: int | None
     inputs: tuple[GivenWords, ...]
     answer: str | None
+
+
+def authority_of(ports: Ports, session_id: SessionId, role_key: str | None = None) -> ReadAuthority:
+    """The authority over a session's root role: the one that is named, else the one of the agent's newest release.
+
+    Raises RequestError(CONTEXT_FORBIDDEN) where there is no such session; a role is checked when it reads.
+    """
+    if role_key is not None:
+        return ReadAuthority(session_id, role_key)
+    session = ports.store.load_session(session_id)
+    newest = None if session is None else ports.store.newest_release(session.owner_id)
+    if newest is None:
+        raise _forbidden()
+    return ReadAuthority(session_id, load_owned_release(ports, newest).release.role_key)
+
+
+def inputs(
+    ports: Ports, authority: ReadAuthority, *, after_seq: int = 0, limit: int = INPUTS_PAGE
+) -> tuple[InputView, ...]:
+    """A page of what the user has sent in the session, above an input_seq. Raises RequestError(CONTEXT_FORBIDDEN)."""
+    return list_inputs(ports, require_session(ports, authority), after=after_seq, limit=limit)
+
+
+def waiting_inputs(ports: Ports, authority: ReadAuthority) -> tuple[InputView, ...]:
+    """What waits for the session's next run, and its queue. Raises RequestError(CONTEXT_FORBIDDEN)."""
+    return list_waiting_inputs(ports, require_session(ports, authority))
 
 
 def history(
@@ -160,11 +187,10 @@ def require_session(ports: Ports, authority: ReadAuthority) -> Session:
     session = ports.store.load_session(authority.session_id)
     if session is None:
         raise _forbidden()
-    roles = set(ports.store.list_root_roles(session.session_id).values())
     newest = ports.store.newest_release(session.owner_id)
-    if newest is not None:
-        roles.add(load_owned_release(ports, newest).release.role_key)
-    if authority.role_key not in roles:
+    if newest is not None and load_owned_release(ports, newest).release.role_key == authority.role_key:
+        return session
+    if authority.role_key not in ports.store.list_root_roles(session.session_id).values():
         raise _forbidden()
     return session
 

@@ -4,6 +4,7 @@ The Run row is the mutex of its tree: each commit's first statement is an UPDATE
 status fence, the quota check and the source of run_seq (RULINGS T2).
 """
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -462,6 +463,13 @@ def find_live_run(conn: sa.Connection, session_id: UUID) -> Run | None:
     live = run.c.status.in_([str(status) for status in sorted(LIVE)])
     row = conn.execute(sa.select(run).where(run.c.session_id == session_id, live)).one_or_none()
     return None if row is None else _to_run(row)
+
+
+def find_live_runs(conn: sa.Connection, session_ids: Sequence[UUID]) -> dict[UUID, Run]:
+    """The run that has not ended of each of some sessions that has one."""
+    live = run.c.status.in_([str(status) for status in sorted(LIVE)])
+    found = [_to_run(row) for row in conn.execute(sa.select(run).where(run.c.session_id.in_(session_ids), live))]
+    return {one.session_id: one for one in found}
 
 
 def list_ended(

@@ -33,6 +33,8 @@ session = sa.Table(
     sa.Column("run_head", sa.BigInteger, nullable=False),
     *one_of("on_busy", "session_on_busy", OnBusy),
     sa.Column("created_at", Instant, nullable=False),
+    # Serves the listing of sessions, whose ids a platform makes and which therefore tell no order.
+    sa.Index("session_created_ix", "created_at"),
     **HOT,
 )
 
@@ -263,24 +265,55 @@ def write_queued(before: QueuedQuestion | None, after: QueuedQuestion) -> list[S
     return [QUEUE_MOVE(after.input_id, str(after.state), after.run_id)]
 
 
+_SESSION = sa.select(
+    session.c.session_id,
+    session.c.owner_id,
+    owner.c.slug,
+    session.c.input_head,
+    session.c.run_head,
+    session.c.on_busy,
+    session.c.created_at,
+).join(owner, owner.c.owner_id == session.c.owner_id)
+
+
+def _to_session(row: Any) -> Session:
+    return Session(SessionId(row[0]), OwnerId(row[1]), row[2], row[3], row[4], OnBusy(row[5]))
+
+
 def load_session(conn: sa.Connection, session_id: UUID) -> Session | None:
     """A session with its agent id."""
-    query = (
-        sa.select(
-            session.c.session_id,
-            session.c.owner_id,
-            owner.c.slug,
-            session.c.input_head,
-            session.c.run_head,
-            session.c.on_busy,
-        )
-        .join(owner, owner.c.owner_id == session.c.owner_id)
-        .where(session.c.session_id == session_id)
-    )
-    row = conn.execute(query).one_or_none()
-    if row is None:
-        return None
-    return Session(SessionId(row[0]), OwnerId(row[1]), row[2], row[3], row[4], OnBusy(row[5]))
+    row = conn.execute(_SESSION.where(session.c.session_id == session_id)).one_or_none()
+    return None if row is None else _to_session(row)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSession:
+    """A session, when it was opened (microseconds), and how many inputs and queued questions wait in it."""
+
+    session: Session
+    created_at: int
+    waiting: int
+    queued: int
+
+
+def list_sessions(conn: sa.Connection, *, limit: int) -> list[StoredSession]:
+    """The newest first."""
+    rows = list(conn.execute(_SESSION.order_by(session.c.created_at.desc(), session.c.session_id.desc()).limit(limit)))
+    ids = [row.session_id for row in rows]
+    delivery, queue = user_input_delivery.c, queued_question.c
+    waiting = _count(conn, delivery.session_id, ids, delivery.target_run_id.is_(None), delivery.state == "pending")
+    queued = _count(conn, queue.session_id, ids, queue.state == str(QueueState.QUEUED))
+    return [
+        StoredSession(_to_session(row), row.created_at, waiting.get(row.session_id, 0), queued.get(row.session_id, 0))
+        for row in rows
+    ]
+
+
+def _count(
+    conn: sa.Connection, column: sa.ColumnElement[UUID], ids: Sequence[UUID], *conditions: sa.ColumnElement[bool]
+) -> dict[UUID, int]:
+    query = sa.select(column, sa.func.count()).where(column.in_(ids), *conditions).group_by(column)
+    return {row[0]: row[1] for row in conn.execute(query)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +328,12 @@ def load_input(conn: sa.Connection, input_id: UUID) -> StoredInput | None:
     """One input."""
     row = conn.execute(sa.select(user_input).where(user_input.c.input_id == input_id)).one_or_none()
     return None if row is None else _to_input(row)
+
+
+def load_inputs(conn: sa.Connection, input_ids: Sequence[UUID]) -> list[StoredInput]:
+    """Some inputs, in the order in which they came."""
+    query = sa.select(user_input).where(user_input.c.input_id.in_(input_ids)).order_by(user_input.c.input_seq)
+    return [_to_input(row) for row in conn.execute(query)]
 
 
 def list_inputs(conn: sa.Connection, session_id: UUID, *, after: int, limit: int) -> list[StoredInput]:

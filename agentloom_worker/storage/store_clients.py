@@ -11,7 +11,7 @@ from agentloom_worker.ids import InputId, OwnerId, ReleaseId, SessionId
 from agentloom_worker.limits import QUEUED_QUESTIONS_MAX
 from agentloom_worker.storage import blob, commit_log, owner, run, session
 from agentloom_worker.storage.access import Access
-from agentloom_worker.storage.session import StoredInput
+from agentloom_worker.storage.session import StoredInput, StoredSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,18 @@ class Clients(Access):
         """The session's one run that has not ended, if there is one."""
         with self.read() as conn:
             return run.find_live_run(conn, session_id)
+
+    def list_sessions(self, *, limit: int) -> list[tuple[StoredSession, Run | None]]:
+        """Sessions, newest first, each with its live run if it has one."""
+        with self.read() as conn:
+            found = session.list_sessions(conn, limit=limit)
+            live = run.find_live_runs(conn, [one.session.session_id for one in found])
+        return [(one, live.get(one.session.session_id)) for one in found]
+
+    def load_inputs(self, input_ids: Sequence[InputId]) -> list[StoredInput]:
+        """Some inputs, in the order in which they came."""
+        with self.read() as conn:
+            return session.load_inputs(conn, input_ids)
 
     def load_input(self, input_id: UUID) -> StoredInput | None:
         """One input."""

@@ -1,6 +1,7 @@
 """A platform that shares nothing but the broker with a fleet: no database, no network path to a worker.
 
     python -m examples.platform.main --broker redis://127.0.0.1:6379/0 ask release.yaml "What broke checkout?"
+    python -m examples.platform.main --broker redis://127.0.0.1:6379/0 add SESSION "Only the last hour matters."
     python -m examples.platform.main --broker redis://127.0.0.1:6379/0 stop RUN
 
 A message is no acknowledgement. So each command is written to a folder before it is sent, sent again and again
@@ -79,8 +80,13 @@ def ask(platform: Platform, release: dict[str, Any], text: str, replies: str) ->
     return UUID(receipt["run_id"])
 
 
+def add(platform: Platform, session_id: UUID, text: str, replies: str) -> None:
+    """Add words to what the session's run does; without one they wait for the next question. The receipt says which."""
+    platform.do(SubmitInput(key=str(uuid4()), reply_to=replies, session_id=session_id, text=text, kind="supplement"))
+
+
 def main(arguments: list[str] | None = None) -> None:
-    """Ask a question, or stop a run."""
+    """Ask a question, add to what runs, or stop a run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--broker", required=True, metavar="URL")
     parser.add_argument("--key-prefix", default="agentloom:", help="as the fleet's AGENTLOOM_KEY_PREFIX")
@@ -92,6 +98,9 @@ def main(arguments: list[str] | None = None) -> None:
     asking = verbs.add_parser("ask")
     asking.add_argument("release", type=Path)
     asking.add_argument("text")
+    adding = verbs.add_parser("add")
+    adding.add_argument("session", type=UUID)
+    adding.add_argument("text")
     stopping = verbs.add_parser("stop")
     stopping.add_argument("run", type=UUID)
     given = parser.parse_args(arguments)
@@ -104,6 +113,8 @@ def main(arguments: list[str] | None = None) -> None:
         platform.finish_what_is_left()
         if given.verb == "stop":
             platform.do(StopRun(key=str(uuid4()), reply_to=replies, run_id=given.run))
+        elif given.verb == "add":
+            add(platform, given.session, given.text, replies)
         else:
             print(f"run {ask(platform, yaml.safe_load(given.release.read_text()), given.text, replies)}")
     finally:

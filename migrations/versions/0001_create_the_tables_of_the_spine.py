@@ -251,6 +251,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("session_id", name=op.f("session_pkey")),
         postgresql_with={"fillfactor": 70},
     )
+    op.create_index("session_created_ix", "session", ["created_at"], unique=False)
     op.create_table(
         "context_record",
         sa.Column("context_id", sa.Uuid(), nullable=False),

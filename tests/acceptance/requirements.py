@@ -44,6 +44,8 @@ REQUIREMENTS = {
         (
             "acceptance/test_reading.py::test_C03_L25_who_may_not_read_hears_the_same_whether_it_exists_or_not",
             "acceptance/test_reading.py::test_C03_a_missing_operation_of_an_own_session_tells_no_more_than_a_foreign_one",
+            "integration/test_client.py::test_C03_L25_a_foreign_session_role_or_id_is_refused_alike_by_each_read_of_the_client",
+            "unit/cli/test_app.py::test_C03_L25_a_foreign_session_is_refused_by_the_command_line_without_id_or_text",
         ),
     ),
     "C07": Requirement(
@@ -210,10 +212,12 @@ REQUIREMENTS = {
     ),
     "L25": Requirement(
         "seed 000, 12, row 25",
-        "reading under an authority, result.read",
+        "reading under an authority, in the runtime, the client and the command line; result.read",
         (
             "acceptance/test_reading.py::test_C03_L25_who_may_not_read_hears_the_same_whether_it_exists_or_not",
             "acceptance/test_results.py::test_C19_L25_a_reference_of_another_session_is_refused_like_one_of_nobody",
+            "integration/test_client.py::test_C03_L25_a_foreign_session_role_or_id_is_refused_alike_by_each_read_of_the_client",
+            "unit/cli/test_app.py::test_C03_L25_a_foreign_session_is_refused_by_the_command_line_without_id_or_text",
         ),
     ),
     "D01": Requirement(

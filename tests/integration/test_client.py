@@ -451,6 +451,85 @@ def test_a_session_takes_words_at_any_time_and_tells_where_they_are(loom: Agentl
     assert loom.supplement(session, "early", idempotency_key="e") == now
 
 
+def test_a_session_is_read_back_with_what_each_request_showed(loom: Agentloom) -> None:
+    session = loom.open_session(loom.publish(release_document(tools=TOOLS)))
+    first = loom.ask(session, "what is 1 + 2?")
+    loom.wait(first, WAIT_S)
+    early = loom.supplement(session, "once more")
+    (waiting,) = loom.waiting(session)
+    assert (waiting.input_id, waiting.state) == (early.input_id, InputState.PENDING_NEXT_RUN)
+    second = loom.ask(session, "and now?")
+    loom.wait(second, WAIT_S)
+    assert loom.waiting(session) == ()
+    rounds = loom.history(str(session.session_id))
+    assert [(one.run_id, one.answer, [said.text for said in one.inputs]) for one in rounds] == [
+        (first.run_id, "three", ["what is 1 + 2?"]),
+        (second.run_id, "three", ["once more", "and now?"]),
+    ]
+    assert loom.history(session, after=rounds[0].question_seq) == rounds[1:]
+    assert loom.history(session, limit=1) == rounds[:1] == loom.history(first, role="assistant")[:1]
+    model = loom.steps(second)[-1]
+    shown = loom.context(session, str(model.operation_id))
+    assert (shown.run_id, shown.operation_id) == (second.run_id, model.operation_id)
+    assert [item.effective for item in shown.items if item.protected][1:] == ["once more", "and now?"]
+    assert b"".join(item.fragment for item in shown.items[1:2]) in loom.request(model.operation_id)
+    assert loom.session(session).run_head == 2
+    (summary,) = loom.sessions()
+    assert (summary.session_id, summary.runs, summary.inputs, summary.live_run_id) == (session.session_id, 2, 3, None)
+    for bad in (lambda: loom.history(session, limit=0), lambda: loom.context(session, "x")):
+        with pytest.raises(RequestError) as invalid:
+            bad()
+        assert invalid.value.code is Code.INPUT_INVALID
+
+
+def test_sessions_are_listed_newest_first_with_what_lives_and_waits_in_them(idle: Agentloom) -> None:
+    release = idle.publish(release_document())
+    sessions = [idle.open_session(release, on_busy=OnBusy.ENQUEUE) for _ in range(3)]
+    asked = idle.ask(sessions[0], "first")
+    idle.ask(sessions[0], "second")
+    idle.supplement(sessions[1], "for later")
+    found = idle.sessions()
+    assert [one.session_id for one in found] == [one.session_id for one in reversed(sessions)]
+    assert [(one.live_run_id, one.live_status, one.waiting, one.queued) for one in found] == [
+        (None, None, 0, 0),
+        (None, None, 1, 0),
+        (asked.run_id, RunStatus.QUEUED, 0, 1),
+    ]
+    assert [one.state for one in idle.waiting(sessions[0])] == [InputState.QUEUED]
+    assert idle.sessions(limit=1) == found[:1]
+
+
+def test_C03_L25_a_foreign_session_role_or_id_is_refused_alike_by_each_read_of_the_client(loom: Agentloom) -> None:
+    session = loom.open_session(loom.publish(release_document(tools=TOOLS)))
+    foreign = loom.open_session("assistant")
+    receipt = loom.ask(session, "a secret question")
+    loom.wait(receipt, WAIT_S)
+    operation = loom.steps(receipt)[0].operation_id
+    nothing = UUID(int=7)
+    reads: list[Callable[[], object]] = [
+        lambda: loom.context(foreign, operation),
+        lambda: loom.context(session, nothing),
+        lambda: loom.context(session, operation, role="planner"),
+        lambda: loom.context(nothing, operation),
+        *(
+            lambda read=read, whose=whose, role=role: read(whose, role=role)
+            for read in (loom.history, loom.inputs, loom.waiting)
+            for whose, role in ((nothing, None), (nothing, "assistant"), (session, "planner"))
+        ),
+    ]
+    heard = set()
+    for read in reads:
+        with pytest.raises(RequestError) as refused:
+            read()
+        heard.add((refused.value.code, refused.value.message))
+    ((code, message),) = heard
+    assert code is Code.CONTEXT_FORBIDDEN
+    ids = (session.session_id, foreign.session_id, operation, receipt.run_id, receipt.input_id, nothing)
+    assert not any(str(one) in message for one in ids)
+    assert "secret" not in message and "planner" not in message and "assistant" not in message
+    assert loom.history(foreign) == loom.inputs(foreign) == loom.waiting(foreign) == ()
+
+
 def test_a_queued_question_is_withdrawn_or_refused(idle: Agentloom) -> None:
     session = idle.open_session(idle.publish(release_document()), on_busy=OnBusy.ENQUEUE)
     asked = idle.ask(session, "first")

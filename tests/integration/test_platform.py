@@ -112,6 +112,11 @@ def test_R6_a_platform_that_shares_the_broker_alone_asks_once_although_its_messa
     assert list((tmp_path / "outbox").iterdir()) == []
     with Agentloom.fleet(settings_of(fleet)) as loom:
         wait_for_stream(model)
+        session_id = json.loads(receipts[-1])["receipt"]["session_id"]
+        (added,) = finish(platform(fleet, tmp_path, "add", session_id, "only in Berlin")).splitlines()
+        receipt = json.loads(added)["receipt"]
+        assert (receipt["kind"], receipt["state"], receipt["run_id"]) == ("supplement", "pending", run_id)
+        assert [one.text for one in loom.inputs(session_id)] == ["held for the platform", "only in Berlin"]
         (stopped,) = finish(platform(fleet, tmp_path, "stop", run_id)).splitlines()
         assert json.loads(stopped)["receipt"]["applied"] is True
         assert loom.wait(run_id, WAIT_S).status is RunStatus.CANCELLED

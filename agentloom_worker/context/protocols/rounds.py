@@ -4,7 +4,7 @@ Every text that this module makes is part of requests that were frozen: golden t
 change of any of them is another version of the protocol.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from agentloom_worker.canonical import canonical_bytes, effective_text
 from agentloom_worker.context.message import assistant_message, note, prompt_message, tool_message
@@ -30,6 +30,17 @@ from agentloom_worker.limits import HISTORY_PARTIAL_CHARS
 
 class Rounds:
     """The protocol; it keeps nothing."""
+
+    about = (
+        "The session's newest ended runs in full (`context.recent_runs`), older ones as all of their inputs, their"
+        " answer and how they ended."
+    )
+    options_schema: Mapping[str, object] = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object",
+        "properties": {},
+        "additionalProperties": False,
+    }
 
     def project(self, frozen: FrozenContext) -> Iterator[Item]:
         """As ContextProtocol says: the prompt, the ended runs, then the run's own records."""

@@ -10,13 +10,17 @@ from typing import Any
 
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
 
 from agentloom_worker import Agentloom
 from agentloom_worker.cli.app import main
 from agentloom_worker.cli.settings import settings_page
 from agentloom_worker.client import InputReceipt
+from agentloom_worker.context.protocols import PROTOCOLS
+from agentloom_worker.errors import ReleaseInvalidError
 from agentloom_worker.examples import incident
 from agentloom_worker.llm.adapters.scripted import CallsTurn, ScriptedCall, ScriptedRequest, TextTurn
+from agentloom_worker.runtime.publish import resolve_release
 from agentloom_worker.version import __version__
 from tests.factories import python_tool, release_document
 from tests.programs import QUICK
@@ -39,6 +43,43 @@ RUN_KEYS = {
     "ended_at",
     "deadline_at",
 }
+RECEIPT_KEYS = {"session_id", "run_id", "input_id", "input_seq", "release_id", "kind", "state"}
+SESSION_KEYS = {
+    "session_id",
+    "agent_id",
+    "on_busy",
+    "inputs",
+    "runs",
+    "waiting",
+    "queued",
+    "live_run_id",
+    "live_status",
+    "created_at",
+}
+INPUT_KEYS = {
+    "input_id",
+    "session_id",
+    "input_seq",
+    "kind",
+    "text",
+    "received_at",
+    "state",
+    "origin_run_id",
+    "run_id",
+    "run_ids",
+}
+ROUND_KEYS = {
+    "run_id",
+    "run_no",
+    "question_seq",
+    "status",
+    "code",
+    "created_at",
+    "ended_at",
+    "inputs",
+    "answer",
+}
+ITEM_KEYS = {"number", "kind", "role", "raw", "effective", "tokens", "protected", "source", "why", "sent"}
 
 
 class Result:
@@ -84,6 +125,7 @@ class Made:
 
     def __init__(self, folder: Path, done: InputReceipt, queued: InputReceipt) -> None:
         self.folder, self.done, self.queued = folder, done.run_id, queued.run_id
+        self.session = str(done.session_id)
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +145,7 @@ def store(made: Made, tmp_path: Path) -> Iterator[Made]:
     """A copy of the store, for commands that write."""
     copied = Made.__new__(Made)
     copied.folder, copied.done, copied.queued = tmp_path / "copy", made.done, made.queued
+    copied.session = made.session
     shutil.copytree(made.folder, copied.folder)
     yield copied
 
@@ -137,6 +180,14 @@ def test_version_is_printed(cli: Cli) -> None:
         ["demo", "--api-key-env", "NAME"],
         ["demo", "--model-url", "http://127.0.0.1:1/v1", "--model", "m", "--api-key-env", "AGENTLOOM_NO_SUCH_KEY"],
         ["--log-level", "loud", "version"],
+        ["chat"],
+        ["chat", "release.yaml", "--broker", "redis://b/0"],
+        ["session"],
+        ["session", "open"],
+        ["session", "open", "assistant", "--on-busy", "wait"],
+        ["session", "send", "x"],
+        ["session", "history", "x", "--limit", "0"],
+        ["context", "show", "x"],
     ],
 )
 def test_a_command_line_without_sense_leaves_with_2(cli: Cli, arguments: list[str]) -> None:
@@ -255,6 +306,128 @@ def test_failing_a_parked_row_stops_its_run_for_that_cause(cli: Cli, store: Made
     assert (receipt["status"], receipt["end_cause"]) == ("stopping", "failure")
     run = cli("runs", "show", store.queued, "--embedded", store.folder, "--json").json
     assert run["code"] == "STEP_FAILED_BY_OPERATOR"
+
+
+def test_a_session_is_opened_sent_to_read_and_listed(cli: Cli, store: Made) -> None:
+    place = ("--embedded", store.folder)
+    opened = cli("session", "open", "assistant", "--on-busy", "enqueue", *place, "--json").json
+    assert set(opened) == {"session_id", "agent_id", "on_busy"}
+    assert (opened["agent_id"], opened["on_busy"]) == ("assistant", "enqueue")
+    session = opened["session_id"]
+    waits = cli("session", "send", session, "early", "--supplement", "--key", "k", *place, "--json").json
+    assert set(waits) == RECEIPT_KEYS
+    assert (waits["state"], waits["kind"], waits["run_id"]) == ("pending_next_run", "supplement", None)
+    assert cli("session", "send", session, "early", "--supplement", "--key", "k", *place, "--json").json == waits
+    asked = cli("session", "send", session, "what?", *place)
+    assert asked.out.endswith("\n") and "question: pending, run " in asked.out
+    assert "agentloom run --resume " in asked.err
+    assert "supplement: pending" in cli("session", "send", session, "and that", *place).out
+    queued = cli("session", "send", session, "next?", "--question", *place, "--json").json
+    assert queued["state"] == "queued"
+    listed = cli("session", "list", *place, "--json").json
+    assert set(listed[0]) == SESSION_KEYS
+    assert (listed[0]["session_id"], listed[0]["inputs"], listed[0]["queued"]) == (session, 4, 1)
+    assert session in cli("session", "list", *place).out
+    inputs = cli("session", "inputs", session, *place, "--json").json
+    assert {frozenset(one) for one in inputs} == {frozenset(INPUT_KEYS)}
+    assert [(one["text"], one["state"]) for one in inputs] == [
+        ("early", "pending"),
+        ("what?", "pending"),
+        ("and that", "pending"),
+        ("next?", "queued"),
+    ]
+    page = cli("session", "inputs", session, "--after", 1, "--limit", 2, *place)
+    assert "what?" in page.out and "next?" not in page.out and page.err == "for more: --after 3\n"
+    withdrawn = cli("session", "withdraw", session, queued["input_id"], *place, "--json").json
+    assert (set(withdrawn), withdrawn["state"]) == (RECEIPT_KEYS, "withdrawn")
+    refused = cli("session", "withdraw", session, inputs[0]["input_id"], *place)
+    assert (refused.code, refused.err.startswith("error INPUT_NOT_QUEUED: ")) == (1, True)
+    assert cli("session", "send", session, "x", "--question", "--supplement", *place).code == 2
+
+
+def test_a_release_document_is_published_by_opening_a_session_of_it(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "release.yaml"
+    file.write_text(yaml.safe_dump(release_document()))
+    opened = cli("session", "open", file, "--embedded", tmp_path / "fresh")
+    assert opened.code == 0
+    (listed,) = cli("session", "list", "--embedded", tmp_path / "fresh", "--json").json
+    assert opened.out == f"{listed['session_id']}\n"
+    nobody = cli("session", "open", "nobody", "--embedded", tmp_path / "fresh")
+    assert (nobody.code, nobody.err.startswith("error AGENT_NOT_FOUND: ")) == (1, True)
+
+
+def test_the_history_of_a_session_is_shown_with_stable_keys(cli: Cli, made: Made) -> None:
+    (round_,) = cli("session", "history", made.session, "--embedded", made.folder, "--json").json
+    assert set(round_) == ROUND_KEYS
+    assert (round_["run_id"], round_["answer"]) == (str(made.done), TEXT)
+    assert [(said["text"], said["state"]) for said in round_["inputs"]] == [("what is 1 + 2?", "delivered")]
+    shown = cli("session", "history", made.session, "--embedded", made.folder).out
+    assert f"run 1 ({made.done}) succeeded" in shown and "1. question, delivered: what is 1 + 2?" in shown
+    assert cli("session", "history", made.session, "--embedded", made.folder, "--after", 1, "--json").json == []
+
+
+def test_a_request_is_shown_item_by_item(cli: Cli, made: Made) -> None:
+    place = ("--embedded", made.folder)
+    operation = cli("steps", made.done, *place, "--json").json[-1]["operation_id"]
+    found = cli("context", "show", made.session, operation, *place, "--json").json
+    assert set(found) == {"operation_id", "run_id", "request_hash", "hash_ok", "tokens", "budget_tokens", "items"}
+    assert {frozenset(item) for item in found["items"]} == {frozenset(ITEM_KEYS)}
+    assert [item["role"] for item in found["items"]] == ["system", "user", "assistant", "tool"]
+    request = cli("request", operation, *place, "--json").json
+    assert set(request) == {"operation_id", "hash_ok", "request"}
+    assert [item["sent"] for item in found["items"]] == request["request"]["messages"]
+    question = found["items"][1]
+    assert (question["raw"], question["effective"], question["protected"]) == ("what is 1 + 2?", "what is 1 + 2?", True)
+    shown = cli("context", "show", made.session, operation, *place).out
+    for words in ("2. user_input, user, ", "   why: an input of the current run", "   raw: as effective", "   sent: {"):
+        assert words in shown
+    brief = cli("context", "show", made.session, operation, *place, "--brief").out
+    assert "what is 1 + 2?" not in brief and "record 2, input 1" in brief
+    (one,) = cli("context", "show", made.session, operation, *place, "--item", 2, "--json").json["items"]
+    assert one == question
+    assert cli("context", "show", made.session, operation, *place, "--item", 99).code == 2
+
+
+def test_C03_L25_a_foreign_session_is_refused_by_the_command_line_without_id_or_text(cli: Cli, store: Made) -> None:
+    place = ("--embedded", store.folder)
+    foreign = cli("session", "open", "assistant", *place).out.strip()
+    operation = cli("steps", store.done, *place, "--json").json[0]["operation_id"]
+    nothing = "0195a3a0-0000-7000-8000-000000000000"
+    heard = [
+        cli("context", "show", foreign, operation, *place),
+        cli("context", "show", foreign, nothing, *place, "--json"),
+        cli("context", "show", store.session, operation, "--role", "planner", *place),
+        cli("session", "history", nothing, *place),
+        cli("session", "history", store.session, "--role", "planner", *place, "--json"),
+        cli("session", "inputs", nothing, *place),
+    ]
+    assert {(one.code, one.out) for one in heard} == {(1, "")}
+    (said,) = {one.err for one in heard}
+    assert said.startswith("error CONTEXT_FORBIDDEN: ")
+    assert not any(one in said for one in (foreign, operation, nothing, str(store.done), "planner", "1 + 2"))
+
+
+def test_protocols_are_listed_with_a_schema_that_says_what_a_release_may_hold(cli: Cli) -> None:
+    found = cli("protocols", "--json").json
+    assert [set(one) for one in found] == [{"id", "version", "default", "about", "options_schema"}] * len(PROTOCOLS)
+    assert [(one["id"], one["version"]) for one in found if one["default"]] == [("rounds", 1)]
+    for one in found:
+        named = {"id": one["id"], "version": one["version"]}
+        for options in ({}, {"nonsense": 1}):
+            allowed = Draft202012Validator(one["options_schema"]).is_valid(options)
+            assert allowed is (options == {})
+            document = release_document(context={"protocol": {**named, "options": options}})
+            if allowed:
+                resolve_release(document)
+            else:
+                with pytest.raises(ReleaseInvalidError):
+                    resolve_release(document)
+    assert "rounds, version 1 (where a release names none): " in cli("protocols").out
+
+
+def test_what_is_no_document_is_printed_as_one_on_demand(cli: Cli, tmp_path: Path) -> None:
+    assert cli("version", "--json").json == {"version": __version__}
+    assert cli("migrate", "--embedded", tmp_path / "fresh", "--json").json == {"up_to_date": True}
 
 
 def test_migrate_makes_a_store_that_can_be_looked_at(cli: Cli, tmp_path: Path) -> None:
