@@ -2,7 +2,7 @@
 
 from agentloom_worker.llm.profiles.profile import Fact, Profile
 
-_REFERENCE = "https://docs.rs/openai-openapi-types (generated from OpenAI's OpenAPI document)"
+_REFERENCE = "https://docs.rs/openai-openapi-types/latest/openai_openapi_types/struct.CreateChatCompletionRequest.html"
 
 # Without what this runtime owns or cannot carry: n, tools, functions, audio, modalities.
 CHAT_PARAMETERS = frozenset(
