@@ -1,7 +1,8 @@
 """The table of profiles: `profile` of a release's model → how the provider's dialect differs.
 
 Each file states what a provider documents, with the page that says so; what is not known is absent. Nothing here is
-asked of an endpoint at run time, and a profile never changes its behaviour without a new version.
+asked of an endpoint at run time, and a profile never changes its behaviour without a new version. A frozen release
+names no version, which means 1: the first profile that gets another one adds the field, and keeps the old one here.
 """
 
 from agentloom_worker.llm.profiles.azure_openai import AZURE_OPENAI

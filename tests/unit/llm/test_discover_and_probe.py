@@ -132,7 +132,7 @@ def test_an_endpoint_that_nobody_serves_is_an_error_that_names_it() -> None:
     assert "http://127.0.0.1:1/v1/models" in caught.value.message and "hidden" not in caught.value.message
 
 
-@pytest.mark.parametrize("address", ["api.example.com", "ftp://x/v1", "http://", "http://a b/"])
+@pytest.mark.parametrize("address", ["api.example.com", "ftp://x/v1", "http://"])
 def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(RequestError) as caught:
         Endpoint(address, PROFILES["generic"]).url("/models")
