@@ -104,11 +104,13 @@ def failure_of_status(
     known = _known_class(error, status, profile)
     code, category, retry_class = _class_of_status(status, error) if known is None else _CLASSES[known]
     detail = f": {redact(error.text, secret)}" if error.text else ""
+    # Some servers answer 500 to a request that does not fit; nothing was generated all the same.
+    began = status >= 500 and code is not Code.MODEL_CONTEXT_LENGTH_EXCEEDED
     return Failure(
         code=code,
         category=category,
         message=f"the endpoint answered HTTP {status}{_named(error, secret)}{detail}",
-        external_outcome=Executed.UNKNOWN if status >= 500 else Executed.NOT_EXECUTED,
+        external_outcome=Executed.UNKNOWN if began else Executed.NOT_EXECUTED,
         retry_class=retry_class,
         retry_after_ms=retry_after_ms(headers, wall_us) if retry_class is not None else None,
         http_status=status,

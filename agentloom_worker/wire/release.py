@@ -168,7 +168,7 @@ class DialectDocument(_Document):
     )
     output_limit_field: OutputLimitField = Field(default="max_tokens", description="What bounds the output.")
     auth_header: HeaderName = Field(default="Authorization", description="The header that carries the key.")
-    auth_prefix: HeaderText = Field(default="Bearer ", description="What stands before the key.")
+    auth_prefix: HeaderText = Field(default="Bearer ", description="What stands before the key. Never a secret.")
     parameters: list[Key] | None = Field(
         default=None, description="The parameters that exist; absent: any is passed on, the endpoint refuses."
     )

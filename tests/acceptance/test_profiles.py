@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from agentloom_worker.audit import run_audit
 from agentloom_worker.devmodel import DevModel
 from agentloom_worker.domain.authority import ReadAuthority
 from agentloom_worker.domain.budget import utf8_envelope_tokens
@@ -70,6 +71,8 @@ def test_S07_a_strict_provider_takes_a_session_with_tools_failures_and_reasoning
         assert sent == [body for run_id in made for body in frozen_bodies(ports, run_id)]
         # Of all refusals only the scripted one: the others would be those of the dialect.
         assert [attempt.http_status for run_id in made for attempt in attempts(ports, run_id)].count(400) == 1
+        # The audit builds them once more, with their estimates.
+        assert list(run_audit(ports)) == []
         last = json.loads(sent[-1])["messages"]
         assert [one["reasoning"] for one in last if one.get("tool_calls")] == ["it must be echoed"] * 1
 

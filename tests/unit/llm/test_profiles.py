@@ -12,7 +12,7 @@ import pytest
 from agentloom_worker.canonical import sha256_hex
 from agentloom_worker.clock import SystemClock
 from agentloom_worker.context.view import View
-from agentloom_worker.domain.model import ToolSchema
+from agentloom_worker.domain.model import Executed, ToolSchema
 from agentloom_worker.domain.policy import RetryClass
 from agentloom_worker.domain.release import load_release
 from agentloom_worker.errors import Code, ReleaseInvalidError
@@ -290,6 +290,8 @@ def test_D23_the_codes_of_a_provider_decide_before_the_common_tables(
     failure = failure_of_status(status, headers, body, wall_us=0, secret=None, profile=PROFILES[name])
     assert (failure.code, failure.retry_class) == (code, retry_class)
     assert failure.retry_after_ms == (None if retry_class is None else 7_000)
+    unknown = status >= 500 and code is not Code.MODEL_CONTEXT_LENGTH_EXCEEDED
+    assert failure.external_outcome is (Executed.UNKNOWN if unknown else Executed.NOT_EXECUTED)
 
 
 def test_of_two_known_codes_the_one_that_forbids_another_attempt_decides() -> None:
