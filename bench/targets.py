@@ -73,7 +73,8 @@ def _context(found: list[dict[str, Any]]) -> list[dict[str, object]]:
     # A shorter run has less to repeat, whatever is done.
     runs = [one["prefix"]["run"] for one in found]
     ratios = [run["ratio"] for run in runs if run["requests"] >= PREFIX_REQUESTS]
-    return [judge(HISTORY, server and history_percent(server["cases"])), judge(PREFIX, min(ratios, default=None))]
+    spread = history_percent(server["cases"]) if server else None
+    return [judge(HISTORY, spread), judge(PREFIX, min(ratios, default=None))]
 
 
 def history_percent(cases: list[dict[str, Any]]) -> float | None:
