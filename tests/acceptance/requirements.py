@@ -48,10 +48,13 @@ REQUIREMENTS = {
     ),
     "C07": Requirement(
         "seed 004, 14.4",
-        "what delivers an input",
+        "all",
         (
             "acceptance/test_inputs.py::test_C07_what_is_no_output_delivers_nothing_and_an_empty_answer_delivers",
             "acceptance/test_inputs.py::test_L14_C07_a_first_output_delivers_though_its_response_never_becomes_whole",
+            "contract/test_adapters.py::test_C07_a_call_counts_by_its_name_and_its_arguments",
+            "contract/test_adapters.py::test_C07_the_first_output_is_reported_once_and_with_its_kind",
+            "unit/llm/test_responses_assembly.py::test_C07_what_counts_as_output_of_responses",
         ),
     ),
     "C08": Requirement(
@@ -65,13 +68,22 @@ REQUIREMENTS = {
             "integration/test_races_inputs.py::test_C08_on_sqlite_threads_that_race_leave_each_supplement_in_one_place",
         ),
     ),
+    "C09": Requirement(
+        "seed 004, 14.4",
+        "all",
+        (
+            "acceptance/test_streams_killed.py::test_C09_D18_a_stream_whose_worker_is_killed_is_sent_again_and_nothing_of_it_is_joined",
+            "contract/test_adapters.py::test_C09_what_a_broken_attempt_brought_is_in_no_later_answer",
+        ),
+    ),
     "C10": Requirement(
         "seed 004, 14.4",
-        "accepting: saved but not appended, one record, one ticket, one batch",
+        "all but hooks: saved but not appended, one record, one ticket, one batch; an attempt ends in one response",
         (
             "acceptance/test_delivery.py::test_C10_a_saved_answer_is_no_message_until_it_is_accepted",
             "acceptance/test_delivery.py::test_C10_an_accept_that_was_taken_over_meanwhile_writes_nothing",
             "acceptance/test_delivery.py::test_C10_repeated_wake_ups_of_an_accept_append_once_and_cost_one_ticket",
+            "contract/test_adapters.py::test_C10_what_follows_the_final_frame_changes_nothing",
         ),
     ),
     "C11": Requirement(
@@ -308,6 +320,8 @@ REQUIREMENTS = {
             "acceptance/test_stopping.py::test_D17_a_queued_run_is_cancelled_by_its_row_alone",
             "acceptance/test_stopping.py::test_D17_a_stop_closes_the_stream_frees_the_slot_and_survives_a_restart_of_everything",
             "acceptance/test_stopping.py::test_D17_a_stop_while_a_retry_waits_ends_the_run_and_nothing_is_sent_again",
+            "contract/test_adapters.py::test_D17_a_cancel_from_another_thread_closes_a_blocked_stream",
+            "contract/test_adapters.py::test_D17_nothing_that_arrived_is_handled_after_the_cancel",
             "integration/test_client.py::test_D17_a_queued_run_is_cancelled_without_a_worker_having_seen_it",
             "integration/test_client.py::test_D17_a_stop_closes_the_stream_and_cancelled_survives_reopening",
             "unit/llm/test_openai_chat_limits.py::test_D17_a_cancel_from_another_thread_closes_a_blocked_stream",
@@ -325,6 +339,7 @@ REQUIREMENTS = {
             "acceptance/test_recovery.py::test_D18_a_crash_around_a_model_attempt_sends_the_same_bytes_at_most_once_more",
             "acceptance/test_recovery.py::test_D18_a_crash_around_an_idempotent_call_has_its_effect_once",
             "acceptance/test_recovery.py::test_D18_a_crash_in_a_step_without_an_effect_repeats_no_effect",
+            "acceptance/test_streams_killed.py::test_C09_D18_a_stream_whose_worker_is_killed_is_sent_again_and_nothing_of_it_is_joined",
         ),
     ),
     "D19": Requirement(
@@ -368,6 +383,8 @@ REQUIREMENTS = {
             "acceptance/test_provider.py::test_D23_each_attempt_is_one_request_and_the_wait_grows_with_jitter",
             "acceptance/test_provider.py::test_D23_no_slot_is_held_while_a_run_waits_for_its_provider",
             "acceptance/test_provider.py::test_D23_retry_after_is_kept_exactly_plus_at_most_the_first_delay",
+            "contract/test_adapters.py::test_D23_a_refusal_has_the_class_of_its_status_and_code",
+            "contract/test_adapters.py::test_D23_each_attempt_is_one_request_and_hands_on_what_retry_after_says",
             "unit/llm/test_openai_chat_limits.py::test_D23_a_rate_limit_has_its_own_class",
             "unit/llm/test_openai_chat_limits.py::test_D23_each_attempt_is_one_request_and_hands_on_what_retry_after_says",
         ),
@@ -499,8 +516,13 @@ REQUIREMENTS = {
         "all",
         (
             "acceptance/test_streams.py::test_S01_a_whole_stream_ends_the_run_with_its_text_and_its_usage",
+            "contract/test_adapters.py::test_S01_a_story_cut_at_any_byte_is_never_whole",
+            "contract/test_adapters.py::test_S01_a_whole_stream_is_its_text_and_its_usage",
+            "contract/test_adapters.py::test_S01_any_split_into_chunks_gives_the_same_answer",
+            "contract/test_adapters.py::test_S01_any_split_over_http_gives_the_same_answer",
             "unit/llm/test_openai_chat.py::test_S01_http_chunks_of_one_byte_give_the_same_answer",
             "unit/llm/test_openai_chat.py::test_S01_only_the_whole_stream_is_complete",
+            "unit/llm/test_openai_responses.py::test_S01_only_the_whole_stream_of_responses_is_complete",
             "unit/llm/test_sse.py::test_S01_golden_stream_gives_the_same_events_when_cut_at_any_byte",
         ),
     ),
@@ -510,8 +532,12 @@ REQUIREMENTS = {
         (
             "acceptance/test_streams.py::test_S02_a_stream_that_never_ends_well_fails_the_run_with_an_unknown_outcome",
             "acceptance/test_streams.py::test_S02_a_stream_without_its_last_frames_is_sent_again_and_never_joined",
+            "contract/test_adapters.py::test_S02_a_connection_that_ends_at_any_byte_is_incomplete",
+            "contract/test_adapters.py::test_S02_a_stream_without_its_final_frame_is_never_success",
+            "contract/test_adapters.py::test_S02_an_answer_that_breaks_off_is_incomplete_and_what_came_is_kept",
             "unit/llm/test_openai_chat.py::test_S02_a_body_that_ends_before_its_frame_is_incomplete_in_every_profile",
             "unit/llm/test_openai_chat.py::test_S02_a_stream_without_its_last_frames_is_never_success",
+            "unit/llm/test_openai_responses.py::test_S02_done_without_a_final_frame_is_incomplete",
         ),
     ),
     "S03": Requirement(
@@ -520,6 +546,8 @@ REQUIREMENTS = {
         (
             "acceptance/test_streams.py::test_S03_an_error_inside_of_a_200_is_a_provider_error_and_never_an_empty_answer",
             "acceptance/test_streams.py::test_S03_an_error_inside_of_a_200_is_sent_again_where_its_class_says_so",
+            "contract/test_adapters.py::test_S03_an_error_in_place_of_an_answer_is_no_answer",
+            "contract/test_adapters.py::test_S03_an_error_inside_a_200_stream_has_the_class_of_its_code",
             "unit/llm/test_chat_assembly.py::test_S03_an_error_is_reported_wherever_it_stands",
             "unit/llm/test_http_failures.py::test_S03_an_error_frame_is_classified_by_its_codes",
             "unit/llm/test_openai_chat.py::test_S03_an_error_inside_a_200_stream_is_a_provider_error",
@@ -527,8 +555,10 @@ REQUIREMENTS = {
     ),
     "S04": Requirement(
         "CASES",
-        "the adapter for chat",
+        "all",
         (
+            "contract/test_adapters.py::test_S04_calls_over_many_deltas_stay_apart_and_whole",
+            "contract/test_adapters.py::test_S04_two_calls_in_one_place_are_a_protocol_error_and_never_joined",
             "unit/llm/test_chat_assembly.py::test_S04_a_fragment_for_a_closed_call_is_an_error_in_that_profile_too",
             "unit/llm/test_chat_assembly.py::test_S04_a_profile_may_open_a_new_call_for_a_new_id",
             "unit/llm/test_chat_assembly.py::test_S04_a_second_id_on_a_used_index_is_an_error",
@@ -537,6 +567,11 @@ REQUIREMENTS = {
             "unit/llm/test_chat_assembly.py::test_S04_output_after_the_finish_reason_is_an_error",
             "unit/llm/test_openai_chat.py::test_S04_a_call_over_three_deltas_is_one_call",
             "unit/llm/test_openai_chat.py::test_S04_two_calls_on_one_index_are_a_protocol_error_and_never_joined",
+            "unit/llm/test_openai_responses.py::test_S04_a_call_of_responses_over_three_deltas_is_one_call",
+            "unit/llm/test_openai_responses.py::test_S04_two_items_in_one_place_are_a_protocol_error_and_never_joined",
+            "unit/llm/test_responses_assembly.py::test_S04_a_message_holds_a_bounded_number_of_calls_and_items",
+            "unit/llm/test_responses_assembly.py::test_S04_fragments_that_fit_nowhere_are_an_error",
+            "unit/llm/test_responses_assembly.py::test_S04_interleaved_items_stay_apart_and_keep_their_order",
         ),
     ),
     "S05": Requirement(
@@ -545,6 +580,8 @@ REQUIREMENTS = {
         (
             "acceptance/test_streams.py::test_S05_keep_alives_alone_deliver_nothing_and_do_not_hold_off_the_limit_of_the_first_output",
             "acceptance/test_streams.py::test_S05_keep_alives_are_no_first_output_and_change_no_answer",
+            "contract/test_adapters.py::test_S05_keep_alives_alone_do_not_hold_off_the_limit_of_the_first_output",
+            "contract/test_adapters.py::test_S05_keep_alives_are_no_output_and_change_no_answer",
             "unit/http/test_watch.py::test_S05_bytes_re_arm_the_idle_limit_and_not_the_deadline",
             "unit/llm/test_openai_chat.py::test_S05_comments_and_empty_data_are_no_output",
             "unit/llm/test_openai_chat_limits.py::test_S05_keep_alives_move_neither_the_deadline_nor_the_wait_for_output",
@@ -553,24 +590,55 @@ REQUIREMENTS = {
     ),
     "S06": Requirement(
         "CASES",
-        "the adapter for chat",
+        "all",
         (
+            "contract/test_adapters.py::test_S06_a_filtered_answer_says_so",
+            "contract/test_adapters.py::test_S06_a_refusal_is_kept_apart_from_text",
             "unit/llm/test_openai_chat.py::test_S06_a_content_filter_is_carried_as_finish_reason",
             "unit/llm/test_openai_chat.py::test_S06_a_refusal_is_kept_apart_from_text_and_counts_as_output",
+            "unit/llm/test_openai_responses.py::test_S06_a_refusal_of_responses_is_kept_apart_from_text",
         ),
     ),
     "S07": Requirement(
         "CASES",
-        "the adapter for chat: apart from text",
+        "all but replay to chat completions",
         (
+            "contract/test_adapters.py::test_S07_reasoning_is_apart_from_text",
             "unit/llm/test_chat_assembly.py::test_S07_reasoning_stays_apart_and_is_not_doubled",
             "unit/llm/test_openai_chat.py::test_S07_reasoning_is_apart_from_text_and_counts_as_output",
+            "unit/llm/test_openai_responses.py::test_S07_reasoning_is_sent_back_sealed_in_the_turn_of_its_call",
+            "unit/llm/test_openai_responses.py::test_S07_reasoning_of_responses_is_apart_from_text_and_counts_as_output",
+            "unit/llm/test_responses_assembly.py::test_S07_each_reasoning_item_is_kept_with_what_it_led_to",
+            "unit/llm/test_responses_encoding.py::test_S07_reasoning_goes_back_as_the_profile_says",
+            "unit/llm/test_responses_encoding.py::test_S07_reasoning_survives_the_store_and_reaches_the_message",
         ),
     ),
     "S08": Requirement(
         "CASES",
-        "the adapter for chat",
-        ("unit/llm/test_openai_chat.py::test_S08_calls_stand_although_the_finish_reason_says_stop",),
+        "all",
+        (
+            "contract/test_adapters.py::test_S08_calls_stand_whatever_the_finish_reason_says",
+            "unit/llm/test_openai_chat.py::test_S08_calls_stand_although_the_finish_reason_says_stop",
+            "unit/llm/test_responses_assembly.py::test_S08_an_unfinished_call_in_a_completed_answer_is_an_error",
+        ),
+    ),
+    "S09": Requirement(
+        "CASES",
+        "all",
+        (
+            "acceptance/test_streams.py::test_S09_a_failed_response_is_sent_again_where_its_class_says_so",
+            "acceptance/test_streams.py::test_S09_a_failed_response_of_another_class_ends_the_run_at_once",
+            "acceptance/test_streams.py::test_S09_a_run_over_responses_calls_its_tools_and_ends_by_a_completed_answer",
+            "acceptance/test_streams.py::test_S09_an_incomplete_response_is_a_truncated_answer_and_is_not_sent_again",
+            "unit/llm/test_openai_responses.py::test_S09_a_bare_error_event_is_a_provider_error",
+            "unit/llm/test_openai_responses.py::test_S09_completed_is_complete_also_when_nothing_was_said",
+            "unit/llm/test_openai_responses.py::test_S09_failed_is_a_provider_error",
+            "unit/llm/test_openai_responses.py::test_S09_incomplete_is_a_truncated_answer_and_no_failure",
+            "unit/llm/test_responses_assembly.py::test_S09_a_failed_response_and_an_error_event_are_reported_with_their_codes",
+            "unit/llm/test_responses_assembly.py::test_S09_the_final_frame_must_show_what_was_streamed",
+            "unit/llm/test_responses_assembly.py::test_S09_what_only_the_final_frame_shows_is_taken_from_it",
+            "unit/llm/test_responses_assembly.py::test_S09_whatever_cuts_an_answer_off_it_is_truncated",
+        ),
     ),
     "S10": Requirement(
         "CASES",
@@ -580,11 +648,17 @@ REQUIREMENTS = {
             "acceptance/test_streams.py::test_S10_a_stream_that_stalls_ends_by_the_idle_limit_and_is_sent_again",
             "acceptance/test_streams.py::test_S10_a_web_page_in_place_of_a_stream_fails_the_run_and_none_of_it_is_shown",
             "acceptance/test_streams.py::test_S10_a_whole_json_answer_in_place_of_a_stream_is_the_answer",
+            "contract/test_adapters.py::test_S10_a_gzip_stream_is_read_like_any_other",
+            "contract/test_adapters.py::test_S10_a_json_answer_in_place_of_a_stream_is_complete_when_whole",
+            "contract/test_adapters.py::test_S10_a_stall_ends_by_the_deadline_always",
+            "contract/test_adapters.py::test_S10_a_stall_ends_by_the_idle_limit_if_one_is_set",
+            "contract/test_adapters.py::test_S10_a_web_page_in_place_of_a_stream_is_a_protocol_error",
             "unit/llm/test_openai_chat.py::test_S10_a_gzip_stream_is_read_like_any_other",
             "unit/llm/test_openai_chat.py::test_S10_a_json_answer_in_place_of_a_stream_is_complete_when_whole",
             "unit/llm/test_openai_chat.py::test_S10_a_web_page_in_place_of_a_stream_is_a_protocol_error",
             "unit/llm/test_openai_chat_limits.py::test_S10_a_stall_after_output_ends_by_the_idle_limit_if_one_is_set",
             "unit/llm/test_openai_chat_limits.py::test_S10_a_stall_ends_by_the_deadline_always",
+            "unit/llm/test_openai_responses.py::test_S10_a_json_response_in_place_of_a_stream_is_complete_when_whole",
         ),
     ),
     "W01": Requirement(
@@ -610,6 +684,7 @@ REQUIREMENTS = {
             "acceptance/test_wire.py::test_W03_calls_that_share_a_provider_id_have_ids_of_ours_and_are_each_executed_once",
             "unit/llm/test_chat_assembly.py::test_W03_equal_provider_ids_on_two_indexes_are_two_calls",
             "unit/llm/test_chat_assembly.py::test_W03_equal_provider_ids_without_indexes_are_two_calls",
+            "unit/llm/test_responses_encoding.py::test_W03_two_calls_with_one_id_keep_it_on_the_wire",
         ),
     ),
     "W04": Requirement(
@@ -637,7 +712,7 @@ REQUIREMENTS = {
     "W06": Requirement(
         "CASES",
         "all",
-        ("acceptance/test_wire.py::test_W06_calls_of_a_message_that_was_cut_at_its_limit_are_not_executed",),
+        ("acceptance/test_wire.py::test_W06_calls_of_a_message_that_was_cut_are_not_executed",),
     ),
     "W07": Requirement(
         "CASES",
