@@ -2,8 +2,9 @@
 
 The events are those of https://developers.openai.com/api/reference/resources/responses/streaming-events. A stream
 has no `[DONE]`; it is complete by `response.completed` or `response.incomplete` and by nothing else (CASES S09),
-and only if that frame shows the same text and calls as the stream did. Items are told apart by `output_index`:
-some servers give one item several ids.
+and only if that frame shows the same text and calls as the stream did. Items are told apart by `output_index`, since
+some servers give one item several ids, and by their ids where a server sends no index: llama.cpp does not
+(https://github.com/ggml-org/llama.cpp/blob/master/tools/server/server-task.cpp, to_json_oaicompat_resp).
 """
 
 from dataclasses import dataclass, field
@@ -114,6 +115,7 @@ class ResponsesAssembly:
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
         self._items: dict[int, _Item] = {}
+        self._places: dict[str, int] = {}  # by id, of items that came without an index
         self._finish_reason: str | None = None
         self._usage: Usage | None = None
         self._response_id: str | None = None
@@ -191,9 +193,11 @@ class ResponsesAssembly:
             case "response.function_call_arguments.done":
                 return self._take_arguments_done(frame)
             case "response.output_item.added":
-                return self._open(_number(frame, "output_index"), _object(frame, "item")).first_kind
+                item = _object(frame, "item")
+                return self._open(self._place_of(frame, item), item).first_kind
             case "response.output_item.done":
-                return self._close(_number(frame, "output_index"), _object(frame, "item"))
+                item = _object(frame, "item")
+                return self._close(self._place_of(frame, item), item)
             case "response.created":
                 self._take_envelope(_object(frame, "response"))
             case "error":
@@ -215,14 +219,14 @@ class ResponsesAssembly:
         delta = text_of(frame, "delta")
         if not delta:
             return None
-        item.parts.setdefault((part, _number(frame, numbered)), []).append(delta)
+        item.parts.setdefault((part, _part_number(frame, numbered)), []).append(delta)
         return FirstOutputKind.REASONING if kind == _REASONING else FirstOutputKind.TEXT
 
     def _take_part_done(
         self, frame: dict[str, Any], part: str, kind: str, numbered: str, whole: str
     ) -> FirstOutputKind | None:
         item = self._open_item(frame, kind)
-        text, key = text_of(frame, whole), (part, _number(frame, numbered))
+        text, key = text_of(frame, whole), (part, _part_number(frame, numbered))
         streamed = join_deltas(item.parts.get(key, []))
         if kind == _MESSAGE and streamed not in ("", text):
             raise ModelProtocolError("a part ends with another text than was streamed")
@@ -246,7 +250,7 @@ class ResponsesAssembly:
 
     def _open_item(self, frame: dict[str, Any], kind: str) -> _Item:
         """The item that a fragment continues. Never two items in one."""
-        number = _number(frame, "output_index")
+        number = self._place_of(frame, {"id": frame.get("item_id")})
         item = self._items.get(number)
         if item is None:
             raise ModelProtocolError(f"a fragment for output item {number}, which was not opened")
@@ -255,6 +259,18 @@ class ResponsesAssembly:
         if item.closed:
             raise ModelProtocolError(f"a fragment for output item {number}, which is closed")
         return item
+
+    def _place_of(self, frame: dict[str, Any], item: dict[str, Any]) -> int:
+        """Where an item stands: what the event says, else where one of its ids stood first."""
+        if frame.get("output_index") is not None:
+            return _number(frame, "output_index")
+        names = [name for name in (text_of(item, "id"), text_of(item, "call_id")) if name]
+        if not names:
+            raise ModelProtocolError("an event names its output item neither by index nor by id")
+        known = [self._places[name] for name in names if name in self._places]
+        place = known[0] if known else 1 + max(self._items, default=-1)
+        self._places.update(dict.fromkeys(names, place))
+        return place
 
     def _open(self, number: int, document: dict[str, Any]) -> _Item:
         if number in self._items:
@@ -459,6 +475,10 @@ def _number(frame: dict[str, Any], name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise ModelProtocolError(f"{name} is not a number")
     return value
+
+
+def _part_number(frame: dict[str, Any], name: str) -> int:
+    return 0 if frame.get(name) is None else _number(frame, name)
 
 
 def _object(frame: dict[str, Any], name: str) -> dict[str, Any]:
