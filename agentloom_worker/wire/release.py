@@ -60,7 +60,7 @@ HeaderText = Annotated[str, Field(pattern=check.HEADER_TEXT, max_length=4096)]
 ErrorCode = Annotated[str, Field(pattern=check.ERROR_CODE, max_length=64)]
 AllowedHost = Annotated[str, Field(pattern=check.ALLOWED_HOST, max_length=261)]
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
-Protocol = Literal["openai-chat", "scripted"]
+Protocol = Literal["openai-chat", "openai-responses", "scripted"]
 EffectName = Literal["none", "read", "write_external", "write_workspace"]
 EstimatorName = Literal["utf8-envelope-v1"]
 JitterName = Literal["full", "none"]
@@ -165,6 +165,9 @@ class DialectDocument(_Document):
     reasoning_field: ReasoningField = Field(default="reasoning_content", description="The field that it goes back in.")
     reasoning_if_empty: bool = Field(
         default=False, description="Send the field with calls also where the model gave no reasoning."
+    )
+    encrypted_reasoning: bool = Field(
+        default=False, description="What goes back of a Responses model's reasoning is its `encrypted_content`."
     )
     output_limit_field: OutputLimitField = Field(default="max_tokens", description="What bounds the output.")
     auth_header: HeaderName = Field(default="Authorization", description="The header that carries the key.")

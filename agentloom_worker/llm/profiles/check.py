@@ -15,6 +15,7 @@ from agentloom_worker.wire.release_source import Path
 # Simulations answer in the form of chat completions, for any profile.
 SIMULATED: Final = "scripted"
 
+_RESPONSES: Final = "openai-responses"
 _UNSUPPORTED = "MODEL_FEATURE_UNSUPPORTED: "
 
 
@@ -35,6 +36,10 @@ def model_problems(model: Mapping[str, object]) -> Iterator[tuple[Path, str]]:
     if offered is not None and protocol not in offered and protocol != SIMULATED:
         listed = " or ".join(offered)
         yield ("protocol",), f"{_UNSUPPORTED}profile {profile.name} offers {listed}, not {protocol}"
+        return
+    if protocol == _RESPONSES and _orders_roles(model, profile):
+        text = f"profile {profile.name} has a strict order of roles, which openai-chat alone keeps: say openai-chat"
+        yield ("protocol",), f"{_UNSUPPORTED}{text}"
         return
     yield from _parameter_problems(model, profile, protocol)
 
@@ -67,15 +72,23 @@ def _dialect_problems(model: Mapping[str, object], profile: Profile) -> Iterator
         yield ("dialect",), f"belongs to `profile: custom`; the flags of {profile.name} are its own"
 
 
+def _orders_roles(model: Mapping[str, object], profile: Profile) -> bool:
+    dialect = model.get("dialect")
+    if profile is CUSTOM and isinstance(dialect, dict):
+        return bool(dialect.get("strict_alternation") or dialect.get("first_must_be_user"))
+    return profile.strict_alternation or profile.first_must_be_user
+
+
 def _parameter_problems(model: Mapping[str, object], profile: Profile, protocol: str) -> Iterator[tuple[Path, str]]:
     written = model.get("parameters")
     parameters = written if isinstance(written, dict) else {}
     allowed = profile.parameters_of(protocol)
+    owned = OWNED_PARAMETERS.get(protocol, frozenset())
     dialect = model.get("dialect")
     if profile is CUSTOM and isinstance(dialect, dict) and isinstance(dialect.get("parameters"), list):
         allowed = frozenset(name for name in dialect["parameters"] if isinstance(name, str))
     for name in parameters:
-        if allowed is not None and name not in allowed and name not in OWNED_PARAMETERS:
+        if allowed is not None and name not in allowed and name not in owned:
             text = f"{_UNSUPPORTED}profile {profile.name} carries no such parameter; it carries {_listed(allowed)}"
             yield ("parameters", name), text
     for dotted in sorted(profile.unsupported):
