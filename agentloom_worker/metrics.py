@@ -50,7 +50,7 @@ COUNTERS: Mapping[str, str] = {
     "wake_ups_left": "wake-ups that found no free slot",
     "wake_ups_invalid": "messages that are none of ours",
     "task_unknown": "messages and rows of a step that this version does not know",
-    "message_rejected": "messages that Celery refused",
+    "message_rejected": "messages that are no tasks: dropped",
     "published": "messages published",
     "publishes_failed": "messages that the broker did not take; their rows are found by the sweep",
     "commands_run": "commands carried out",
