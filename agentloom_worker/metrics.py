@@ -56,6 +56,7 @@ COUNTERS: Mapping[str, str] = {
     "commands_run": "commands carried out",
     "commands_refused": "commands that were wrong; the reply says why",
     "commands_failed": "commands that met a database that was away; their sender repeats them",
+    "command_crashes": "commands that met what none should; there is no reply, and their sender repeats them",
     "cancels_heard": "stops that were pushed to this process",
     "cancel_push_lost": "times that the subscription to stops broke",
     "cancel_push_unreadable": "messages of somebody else on that channel",
