@@ -275,6 +275,7 @@ REQUIREMENTS = {
         "all; scaled",
         (
             "acceptance/test_durability.py::test_D06_duplicate_messages_for_claimed_finished_and_vanished_rows_change_nothing",
+            "integration/test_fleet.py::test_D06_a_message_of_no_known_form_is_dropped_without_its_words_and_ends_no_worker",
             "integration/test_fleet.py::test_D06_duplicate_and_foreign_messages_change_nothing_and_all_runs_end_right",
             "integration/test_fleet_cases.py::test_D06_each_of_many_duplicates_is_taken_once_and_changes_nothing",
             "integration/test_races_claims.py::test_D06_duplicate_wake_ups_end_without_a_trace",
