@@ -14,7 +14,7 @@ from agentloom_worker.canonical import canonical_bytes
 from agentloom_worker.clock import ManualClock
 from agentloom_worker.domain.model import Category, Executed, Failure, Partial
 from agentloom_worker.domain.run import Run
-from agentloom_worker.domain.session import Session
+from agentloom_worker.domain.session import OnBusy, Session
 from agentloom_worker.errors import Code
 from agentloom_worker.ids import ClaimToken, InputId, ProcessId, RunId, SessionId
 from agentloom_worker.llm.adapters.scripted import (
@@ -87,6 +87,11 @@ class Conversation:
         self.runs.append(run_id)
         return run_id
 
+    def queue(self, text: str) -> None:
+        """A question behind the live run, or in its place, as the session's `on_busy` says."""
+        self.keys += 1
+        assert accept_question(self.ports, self._session(), text, None, f"ask {self.keys}").run_id is None
+
     def add(self, text: str) -> InputId:
         """A supplement for the live run, or for the next one."""
         self.keys += 1
@@ -155,7 +160,9 @@ def open_worker(url: str, found: list[Conversation], **options: Any) -> Worker:
     return remembered(make_worker(url, scripts={"main": answer}, **options))
 
 
-def converse(url: str, *, settings: Settings = FUSED, **overrides: Any) -> Conversation:
+def converse(
+    url: str, *, settings: Settings = FUSED, on_busy: OnBusy = OnBusy.REJECT, **overrides: Any
+) -> Conversation:
     """A new session of an agent with the tool `echo` and a window of a million tokens."""
     found: list[Conversation] = []
     worker = open_worker(url, found, settings=settings)
@@ -165,7 +172,7 @@ def converse(url: str, *, settings: Settings = FUSED, **overrides: Any) -> Conve
     owner_id = worker.ports.store.find_owner(agent_id)
     assert owner_id is not None
     session_id = SessionId(worker.ports.ids.new())
-    worker.ports.store.open_session(session_id, owner_id)
+    worker.ports.store.open_session(session_id, owner_id, on_busy)
     found.append(Conversation(worker, session_id))
     return found[0]
 
