@@ -12,6 +12,7 @@ from agentloom_worker.domain.model import ModelResponse, Partial, ResponseCall
 from agentloom_worker.domain.operation import OperationKind, OperationStatus
 from agentloom_worker.domain.response import encode_response
 from agentloom_worker.domain.run import RunStatus
+from agentloom_worker.domain.session import OnBusy
 from agentloom_worker.errors import Code, InvariantError
 from agentloom_worker.llm.adapters.scripted import CallsTurn, FailureTurn, ScriptedCall, TextTurn
 from agentloom_worker.runtime.request import rebuild_request
@@ -103,19 +104,25 @@ def test_C01_recent_runs_says_how_many_keep_their_process(clean_sqlite: str, rec
         assert f"system: [run {number} ended: succeeded]" in told
 
 
-def test_C01_history_stands_in_the_order_of_the_questions_not_of_the_runs(conversation: Conversation) -> None:
-    for number in (1, 2, 3):
-        conversation.ask(f"Q{number}")
-        conversation.finish()
-    # As after an interruption: the question that came second was answered third.
-    table = metadata.tables["run"]
-    with conversation.ports.store.driver.engine.connect() as conn:
-        for run_id, place in zip(conversation.runs[1:], (30, 20), strict=True):
-            conn.execute(sa.update(table).where(table.c.run_id == run_id).values(question_seq=place))
+def test_C01_history_stands_in_the_order_of_the_questions_not_of_the_runs(clean_sqlite: str) -> None:
+    """Two interruptions: the question that came second is answered third, and sees the one that overtook it."""
+    conversation = converse(clean_sqlite, settings=STEPWISE, on_busy=OnBusy.INTERRUPT)
+    conversation.ask("Q1")
+    conversation.queue("Q2")
+    conversation.queue("Q3")
+    conversation.finish()
+    ended = sorted(conversation.ports.store.list_runs(session_id=conversation.session_id), key=lambda run: run.run_no)
+    assert [(run.question_seq, run.status) for run in ended] == [
+        (1, RunStatus.CANCELLED),
+        (3, RunStatus.SUCCEEDED),
+        (2, RunStatus.SUCCEEDED),
+    ]
+    conversation.runs = [run.run_id for run in ended]
+    assert [line for line in _told(conversation) if line.startswith("user")] == ["user: Q1", "user: Q3", "user: Q2"]
     last = conversation.ask("Q4")
     conversation.finish()
     told = _told(conversation)
-    assert [line for line in told if line.startswith("user")] == ["user: Q1", "user: Q3", "user: Q2", "user: Q4"]
+    assert [line for line in told if line.startswith("user")] == ["user: Q1", "user: Q2", "user: Q3", "user: Q4"]
     expected = expect_messages(read_facts(conversation.ports.store), last, 2, 2, "Answer briefly.")
     assert frozen_requests(conversation.ports, last)[0]["messages"] == expected
 
