@@ -26,7 +26,7 @@ _VALUES = {
     "operation_executed": "not_executed executed unknown",
     "operation_kind": "model tool internal",
     "operation_status": "prepared attempting completed failed cancelled unknown",
-    "queued_question_state": "queued started withdrawn",
+    "queued_question_state": "queued started withdrawn failed",
     "run_cleanup_state": "none pending retrying done blocked",
     "run_end_cause": "answer failure stop deadline quota",
     "run_status": "queued running stopping succeeded failed cancelled timed_out budget_exhausted",
