@@ -34,6 +34,8 @@ REQUIREMENTS = {
         "seed 004, 14.4",
         "all",
         (
+            "acceptance/test_delivery_oracle.py::test_C02_C07_C08_L12_every_input_is_where_the_account_says_whatever_happens",
+            "acceptance/test_delivery_oracle.py::test_C02_C07_C08_L12_the_same_for_long",
             "acceptance/test_history.py::test_C02_L02_five_supplements_are_five_inputs_of_one_run_and_outlive_its_process",
             "acceptance/test_inputs.py::test_C02_five_supplements_are_five_inputs_of_one_run_and_reach_its_next_loop_in_order",
         ),
@@ -50,6 +52,8 @@ REQUIREMENTS = {
         "seed 004, 14.4",
         "what delivers an input",
         (
+            "acceptance/test_delivery_oracle.py::test_C02_C07_C08_L12_every_input_is_where_the_account_says_whatever_happens",
+            "acceptance/test_delivery_oracle.py::test_C02_C07_C08_L12_the_same_for_long",
             "acceptance/test_inputs.py::test_C07_what_is_no_output_delivers_nothing_and_an_empty_answer_delivers",
             "acceptance/test_inputs.py::test_L14_C07_a_first_output_delivers_though_its_response_never_becomes_whole",
         ),
@@ -58,6 +62,8 @@ REQUIREMENTS = {
         "seed 004, 14.4",
         "all",
         (
+            "acceptance/test_delivery_oracle.py::test_C02_C07_C08_L12_every_input_is_where_the_account_says_whatever_happens",
+            "acceptance/test_delivery_oracle.py::test_C02_C07_C08_L12_the_same_for_long",
             "integration/test_races_inputs.py::test_C08_a_first_output_and_the_end_of_the_run_in_both_orders",
             "integration/test_races_inputs.py::test_C08_a_first_output_that_is_saved_before_the_end_is_not_carried",
             "integration/test_races_inputs.py::test_C08_a_supplement_and_the_end_of_the_run_in_both_orders",
@@ -447,6 +453,8 @@ REQUIREMENTS = {
         "seed 000, 12, row 12",
         "the history: a broken stream is marked material, never a message of the model",
         (
+            "acceptance/test_delivery_oracle.py::test_C02_C07_C08_L12_every_input_is_where_the_account_says_whatever_happens",
+            "acceptance/test_delivery_oracle.py::test_C02_C07_C08_L12_the_same_for_long",
             "acceptance/test_history.py::test_L07_L12_L14_an_answer_that_broke_off_is_marked_material_of_recent_runs_and_no_decision",
         ),
     ),
