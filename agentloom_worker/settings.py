@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
+from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -19,6 +20,21 @@ from agentloom_worker.runtime.ports import Settings
 PREFIX = "AGENTLOOM_"
 _REDIS_SCHEMES = ("redis://", "rediss://", "sentinel://")
 _SCHEMES = (*_REDIS_SCHEMES, "amqp://", "amqps://")
+
+
+def _check_address(address: str) -> None:
+    """Refuse what libraries stumble over, whose words then quote the password. Raises ValueError without it."""
+    try:
+        split = urlsplit(address)
+        readable = bool(split.hostname) and (split.port is None or split.port > 0)
+    except ValueError:
+        readable = False
+    if not readable or "#" in address:
+        raise ValueError(
+            "its host or port cannot be read: write special characters of a password as %XX (# is %23, / is %2F)"
+        )
+    if any(name.lower() in ("password", "username") for name, _ in parse_qsl(split.query)):
+        raise ValueError("name user and password before the @, not as parameters")
 
 
 class FleetSettings(BaseSettings):
@@ -152,6 +168,8 @@ class FleetSettings(BaseSettings):
         schemes = _SCHEMES if field.field_name == "broker" else _REDIS_SCHEMES
         if text and not text.startswith(schemes):
             raise ValueError(f"begin it with one of {', '.join(schemes)}")
+        for address in filter(None, text.split(";")):
+            _check_address(address)
         return text or None
 
     @field_validator("model_lanes")
