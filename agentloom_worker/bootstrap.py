@@ -16,10 +16,8 @@ from agentloom_worker.errors import Code, RequestError
 from agentloom_worker.http.credentials import resolve_credential
 from agentloom_worker.ids import Ids, SystemIds
 from agentloom_worker.leases import LOCAL, FastPath, open_fast_path
-from agentloom_worker.llm.adapter import ModelAdapter
-from agentloom_worker.llm.adapters import ADAPTERS, AdapterPorts
+from agentloom_worker.llm.adapters import AdapterPorts, Adapters
 from agentloom_worker.llm.adapters.scripted import Script
-from agentloom_worker.llm.profiles import PROFILES
 from agentloom_worker.runtime.ports import Ports, Settings, ToolRunner
 from agentloom_worker.runtime.relay import Relay
 from agentloom_worker.settings import FleetSettings
@@ -31,14 +29,9 @@ from agentloom_worker.storage.store import open_store
 _migrating = threading.Lock()
 
 
-def make_adapters(clock: Clock, scripts: Mapping[str, Script]) -> dict[tuple[str, str], ModelAdapter]:
-    """One adapter per protocol and profile; it serves the whole process."""
-    made = AdapterPorts(clock, scripts)
-    return {
-        (protocol, name): make(made, profile)
-        for protocol, make in ADAPTERS.items()
-        for name, profile in PROFILES.items()
-    }
+def make_adapters(clock: Clock, scripts: Mapping[str, Script]) -> Adapters:
+    """The adapters of a whole process, one per protocol and profile."""
+    return Adapters(AdapterPorts(clock, scripts))
 
 
 def make_ports(

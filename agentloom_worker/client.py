@@ -196,8 +196,7 @@ class Agentloom:
         self._closed.set()
         self._signal.wake()
         drained = self._dispatcher is None or self._dispatcher.drain(timeout_s)
-        for adapter in self.ports.adapters.values():
-            adapter.close()
+        self.ports.adapters.close()
         self._hang_up()
         self.ports.fast.close()
         if drained:

@@ -25,7 +25,8 @@ from agentloom_worker.runtime.lease import Keeper
 from agentloom_worker.runtime.ports import Ports, Settings
 from agentloom_worker.runtime.step import StepRunner
 
-IDLE_POLL_S = 0.05
+POLL_S = 0.05
+IDLE_POLL_S = 0.25  # rows of other processes, and those whose time has come, wait so long at most
 SEEN_EVERY_S = 5.0
 COLLECT_EVERY_S = 3600.0
 
@@ -206,7 +207,8 @@ class Dispatcher:
         clock = self.ports.clock
         sweep_at = seen_at = solitary_at = clock.monotonic_s()
         collect_at = clock.monotonic_s() + COLLECT_EVERY_S
-        while not clock.wait(self._stopped, IDLE_POLL_S):
+        pause_s = POLL_S
+        while not clock.wait(self._stopped, pause_s):
             now_s = clock.monotonic_s()
             try:
                 if now_s >= sweep_at:
@@ -219,8 +221,7 @@ class Dispatcher:
                 if now_s >= collect_at:
                     collect_at = now_s + COLLECT_EVERY_S
                     collect_blobs(self.ports)
-                if len(self.wake_ups) == 0:
-                    self.wake_ups.put(self.ports.store.list_due(self.ports.settings.queues, 2 * self.threads))
+                pause_s = self._take_due(pause_s)
                 if now_s >= solitary_at:
                     solitary_at = now_s + 1.0
                     self._serve_solitary()
@@ -229,6 +230,16 @@ class Dispatcher:
             except Exception as error:  # noqa: BLE001 - a poller that dies would stop the process's work unseen
                 telemetry.count("poll_crashes")
                 telemetry.log(logging.ERROR, "poll_crashed", traceback=telemetry.frames_of(error))
+
+    def _take_due(self, pause_s: float) -> float:
+        """Queue due rows where none is queued; how long to pause then: longer and longer while there is nothing to do.
+
+        What this process makes due itself wakes a slot without the table.
+        """
+        if len(self.wake_ups) == 0:
+            self.wake_ups.put(self.ports.store.list_due(self.ports.settings.queues, 2 * self.threads))
+        busy = len(self.wake_ups) > 0 or self.keeper.held()
+        return POLL_S if busy else min(2 * pause_s, IDLE_POLL_S)
 
     def _serve_solitary(self) -> None:
         """A row that cost two processes their life runs in a fresh child process, one at a time (T8)."""

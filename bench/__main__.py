@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import fleet, growth, latency, limit, machine, report, targets, throughput
+from bench import context, fleet, growth, latency, limit, machine, report, targets, throughput
+from bench.context import ContextSize
 from bench.database import Database, Postgres, open_durable_postgres, open_sqlite
 from bench.fleet import FleetSize
 from bench.throughput import Case
 from bench.workload import MESSAGE_BYTES, MODEL_CHUNK_CHARS, Load
 
-PARTS = ("throughput", "latency", "growth", "limit", "fleet")
+PARTS = ("throughput", "latency", "growth", "context", "limit", "fleet")
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -32,12 +33,13 @@ class Size:
     limit_runs: int
     threads: int
     fleet: FleetSize
+    context: ContextSize
 
 
 FULL_FLEET = FleetSize(Load(100, 50), Load(40, 50), 2, 500, victims=3, streams=200, stream_s=20)
 QUICK_FLEET = FleetSize(Load(20, 20), Load(20, 20), 1, 120, victims=1, streams=50, stream_s=4)
-FULL = Size(Load(100, 50), Load(100, 50), 500, 2010, 50, 48, 4, FULL_FLEET)
-QUICK = Size(Load(20, 20), Load(20, 20), 120, 120, 20, 16, 4, QUICK_FLEET)
+FULL = Size(Load(100, 50), Load(100, 50), 500, 2010, 50, 48, 4, FULL_FLEET, context.FULL)
+QUICK = Size(Load(20, 20), Load(20, 20), 120, 120, 20, 16, 4, QUICK_FLEET, context.QUICK)
 
 
 def main() -> int:
@@ -100,6 +102,8 @@ def _measure(part: str, size: Size, databases: list[Database]) -> Any:
         elif part == "latency":
             _say(f"latency, {database.name}")
             found.append(latency.measure(database, loops=size.single_loops, threads=size.threads))
+        elif part == "context":
+            found.append(context.measure(database, size.context, _say))
         else:
             _say(f"growth, {database.name}")
             found.append(growth.measure(database, loops=size.long_loops))

@@ -15,6 +15,7 @@ def render(results: dict[str, Any]) -> str:
     parts += _throughput(results.get("throughput", []))
     parts += _latency(results.get("latency", []))
     parts += _growth(results.get("growth", []))
+    parts += context_tables(results.get("context") or [])
     parts += _limit(results.get("limit"), results.get("throughput", []))
     parts += fleet_tables(results.get("fleet"))
     return "\n".join(parts).rstrip() + "\n"
@@ -135,6 +136,57 @@ def _relations(found: Sequence[dict[str, Any]]) -> list[str]:
     )
     head = ("WAL B per loop by relation", *(f"at {window['at_loop']}" for window in found))
     return [*_table(head, rows), "", "`-` is what belongs to no relation: commits, running transactions.", ""]
+
+
+def context_tables(found: Sequence[dict[str, Any]]) -> list[str]:
+    """The cost of prepare and freeze by history, and what requests repeat; none where it was not measured."""
+    parts: list[str] = []
+    for one in found:
+        rows = [
+            (case["name"], f"{case['tokens']:,}", part, step, *_cost(case[part][step]))
+            for case in one["cases"]
+            for part in ("warm", "first", "cold")
+            for step in ("prepare", "freeze")
+        ]
+        head = ("history", "tokens", "process", "step", "CPU ms", "wall ms", "reads", "rows read", "writes")
+        note = (
+            "Each step as a row of its own: claim, load, work, commit. `warm` goes on with a run, `first` is a run's"
+            " first loop, `cold` a process whose caches are empty and whose connections are open. Medians of"
+            f" {one['warm_loops']}, 1 and {one['cold_loops']}; tokens are those of the last request."
+        )
+        parts += [f"## Prepare and freeze, {one['database']}", "", note, "", *_table(head, rows), ""]
+        parts += _prefix(one["prefix"])
+    return parts
+
+
+def _cost(step: dict[str, float]) -> tuple[str, ...]:
+    counts = (f"{step[name]:,.0f}" for name in ("reads", "rows", "writes"))
+    return (f"{step['cpu_ms']:.2f}", f"{step['wall_ms']:.2f}", *counts)
+
+
+def _prefix(measured: dict[str, Any]) -> list[str]:
+    rows = []
+    for name in ("run", "session"):
+        one = measured[name]
+        breaks = ", ".join(one["breaks"]) or "none"
+        between = ", ".join(each or "none" for each in one["session_breaks"]) or "–"
+        ratios = (f"{one[key]:.3f}" for key in ("ratio", "ratio_4_bytes", "append_only", "session_ratio"))
+        rows.append((f"{one['runs']} × {one['requests'] // one['runs']}", *ratios, breaks, between))
+    head = (
+        "runs × requests",
+        "hit ratio",
+        "at 4 B a token",
+        "append-only",
+        "over the session",
+        "breaks in a run",
+        "first to differ between runs",
+    )
+    note = (
+        "A token is a byte, as the estimator counts; whole blocks of 128, nothing below 1,024. Contexts are compared"
+        " with themselves; over the session, with its earlier runs as well. `append-only` is all of each request"
+        " before."
+    )
+    return ["### Repeated prefix", "", note, "", *_table(head, rows), ""]
 
 
 def _limit(limit: dict[str, Any] | None, throughput: Sequence[dict[str, Any]]) -> list[str]:

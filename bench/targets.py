@@ -22,6 +22,9 @@ SINGLE = Target("single run, engine time p50, PostgreSQL", 3.0, "ms/loop")
 COMMITS = Target("commits at loop 500", 2.0, "commits/loop")
 WAL = Target("WAL without page images at loop 500", 8.0, "KB/loop")
 FLAT = Target("WAL flat from loop 10 to loop 2000", FLAT_PERCENT, "% apart")
+HISTORY = Target("warm prepare + freeze, CPU, whatever the history, PostgreSQL", 10, "% apart")
+PREFIX_REQUESTS = 50
+PREFIX = Target(f"repeated prefix within a run of {PREFIX_REQUESTS} loops", 0.96, "of its tokens", at_least=True)
 FLEET_SHARE = Target("fleet of two workers, of the embedded rate", 90, "%", at_least=True)
 FLEET_SINGLE = Target("single run in a fleet, engine time p50", 3.0, "ms/loop")
 KILLED = Target("killed worker's steps run again, the last one", 30.0, "s")
@@ -60,8 +63,24 @@ def table(results: dict[str, Any]) -> list[dict[str, object]]:
         judge(COMMITS, middle.get("commits_per_loop")),
         judge(WAL, wal and wal / 1024),
         judge(FLAT, flatness_percent(at)),
+        *_context(results.get("context") or []),
         *_fleet(results.get("fleet") or {}),
     ]
+
+
+def _context(found: list[dict[str, Any]]) -> list[dict[str, object]]:
+    server = next((one for one in found if one["database"] == "postgresql"), None)
+    # A shorter run has less to repeat, whatever is done.
+    runs = [one["prefix"]["run"] for one in found]
+    ratios = [run["ratio"] for run in runs if run["requests"] >= PREFIX_REQUESTS]
+    spread = history_percent(server["cases"]) if server else None
+    return [judge(HISTORY, spread), judge(PREFIX, min(ratios, default=None))]
+
+
+def history_percent(cases: list[dict[str, Any]]) -> float | None:
+    """How far the dearest history lies above the cheapest, in percent: CPU of prepare and freeze together, warm."""
+    costs = [case["warm"]["prepare"]["cpu_ms"] + case["warm"]["freeze"]["cpu_ms"] for case in cases]
+    return 100 * (max(costs) / min(costs) - 1) if len(costs) > 1 else None
 
 
 def _fleet(fleet: dict[str, Any]) -> list[dict[str, object]]:

@@ -23,6 +23,7 @@ from agentloom_worker.cli import (
     dispatches,
     doctor,
     fleet,
+    models,
     release,
     request,
     run,
@@ -84,6 +85,7 @@ app.command("workers")(fleet.workers)
 app.command("queues")(fleet.queues)
 app.command("doctor")(doctor.doctor)
 app.command("settings")(settings.settings)
+app.add_typer(models.app, name="models")
 app.command("request")(request.request)
 app.command("audit")(audit.audit)
 app.command("migrate")(database.migrate)

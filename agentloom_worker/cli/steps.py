@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
-from agentloom_worker.cli.output import document, duration, print_json, print_table
+from agentloom_worker.cli.output import document, duration, print_json, print_table, print_text
 from agentloom_worker.cli.place import AsJson, Database, Embedded, locate, open_to_look
 from agentloom_worker.client import StepRow
+from agentloom_worker.runtime.inspect import repeated_share, total_tokens
 
 COLUMNS = ("loop", "kind", "capability", "status", "code", "attempts", "took", "tokens in", "tokens out", "id")
 
@@ -25,6 +26,7 @@ def steps(
         print_json(step_documents(found))
     else:
         print_steps(found)
+        print_text(describe_prefix(found))
 
 
 def step_documents(found: Sequence[StepRow]) -> list[object]:
@@ -40,6 +42,17 @@ def step_documents(found: Sequence[StepRow]) -> list[object]:
 def print_steps(found: Sequence[StepRow]) -> None:
     """Steps as a table."""
     print_table(COLUMNS, [_row(step) for step in found])
+
+
+def describe_prefix(found: Sequence[StepRow]) -> str:
+    """One line: how much of the requests a provider may have in its cache, and how much it said that it had."""
+    share, tokens = repeated_share(found), total_tokens(found)
+    if share is None:
+        return "no request was made"
+    return (
+        f"{share:.0%} of the requests' tokens (estimated) repeat the request before;"
+        f" the provider had {tokens.cached_tokens} of {tokens.input_tokens} in its cache"
+    )
 
 
 def _row(step: StepRow) -> tuple[object, ...]:

@@ -37,8 +37,8 @@ def estimate_tokens(encoder: Encoder, parameters: RequestParameters, tools: byte
 
     The only true upper bound of a byte-level tokenizer; exact in bytes, since a body is a join of fragments.
     """
-    body = encoder.envelope_bytes(parameters, tools) + view.size_bytes + max(0, view.length - 1)
-    return utf8_envelope_tokens(body, view.length, tool_count)
+    body = encoder.envelope_bytes(parameters, tools) + view.joined_bytes
+    return utf8_envelope_tokens(body, view.message_count, tool_count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,7 @@ class Breakdown:
     """What an estimate is made of, in tokens. The parts add up to `total`.
 
     `fixed` is what nothing can shrink: all but the history and the records that are neither prompt nor input.
+    `envelope` takes up what the seams between messages add; where they merge many, it can fall below zero.
     """
 
     system_prompt: int

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from agentloom_worker.domain.seam import SeamOf
 from agentloom_worker.frozen import quick_init
 
 EMPTY_CHAIN = hashlib.sha256(b"").digest()
@@ -22,6 +23,8 @@ class View:
     `wire_ids` are those of the newest assistant message's calls, by ordinal: what its results pair with.
     `protected_*` count the fragments that no compaction may replace: the prompt and protected inputs.
     `history_*` count those of the session's earlier runs; they stand together, right behind the prompt.
+    `seam` is the encoding's, None where fragments meet with a comma; `seam_bytes` and `seam_messages` are what its
+    seams add.
     """
 
     length: int = 0
@@ -32,6 +35,9 @@ class View:
     protected_bytes: int = 0
     history_length: int = 0
     history_bytes: int = 0
+    seam: SeamOf | None = None
+    seam_bytes: int = 0
+    seam_messages: int = 0
     _shared: list[bytes] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -45,6 +51,13 @@ class View:
     ) -> "View":
         """The view with these fragments after its own. Safe for use by many threads."""
         chain, size = self.chain, self.size_bytes
+        seam_bytes, seam_messages = self.seam_bytes, self.seam_messages
+        if self.seam is not None:
+            before = self.last()
+            for fragment in fragments:
+                seam = self.seam(before, fragment)
+                seam_bytes, seam_messages = seam_bytes + seam.added_bytes, seam_messages + seam.messages
+                before = fragment
         for fragment in fragments:
             chain = hashlib.sha256(chain + hashlib.sha256(fragment).digest()).digest()
             size += len(fragment)
@@ -63,9 +76,22 @@ class View:
             self.protected_bytes + (size - self.size_bytes if protected else 0),
             self.history_length + (len(fragments) if history else 0),
             self.history_bytes + (size - self.size_bytes if history else 0),
+            self.seam,
+            seam_bytes,
+            seam_messages,
             shared,
             lock,
         )
+
+    @property
+    def joined_bytes(self) -> int:
+        """The size of the messages as they stand in a body, without the brackets around them."""
+        return self.size_bytes + (max(0, self.length - 1) if self.seam is None else self.seam_bytes)
+
+    @property
+    def message_count(self) -> int:
+        """How many messages they are in a body."""
+        return self.length + self.seam_messages
 
     def fragments(self) -> list[bytes]:
         """The fragments of this view."""

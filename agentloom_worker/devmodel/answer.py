@@ -25,7 +25,7 @@ def plan_answer(script: Script, number: int, turn: Turn, arrival: Arrival) -> Pl
         return Plan(name, answer.kind, None, layout.pieces(), Ending(answer.no_answer))
     if arrival.request.stream:
         return plan_stream(layout, script, name, answer, arrival)
-    return plan_whole(layout, name, answer, arrival)
+    return plan_whole(layout, script, name, answer, arrival)
 
 
 def _layout(answer: Answer, delay: Delay) -> Layout:

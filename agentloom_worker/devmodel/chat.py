@@ -20,6 +20,7 @@ class ChatRequest:
     last_role: str
     last_text: str
     size_bytes: int
+    fields: frozenset[str] = frozenset()
 
 
 class ChatRequestError(ValueError):
@@ -56,6 +57,7 @@ def parse_chat_request(body: bytes) -> ChatRequest:
         last_role=roles[-1],
         last_text=text_of(messages[-1]),
         size_bytes=len(body),
+        fields=frozenset(document),
     )
 
 

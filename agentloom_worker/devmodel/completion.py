@@ -35,7 +35,8 @@ def plan_stream(layout: Layout, script: Script, turn: str, answer: Answer, arriv
             layout.add_chunk(KEEP_ALIVE)
     if "role" not in answer.omit:
         layout.add_chunk(events.delta(ROLE_DELTA))
-    deltas = _deltas(answer, arrival, answer.chunk_chars or script.chunk_chars)
+    reasoning_field = script.dialect.reasoning_field
+    deltas = _deltas(answer, arrival, answer.chunk_chars or script.chunk_chars, reasoning_field)
     if answer.cut is not None and answer.cut.after_chunks is not None:
         del deltas[answer.cut.after_chunks :]
     gates = _gates(answer, len(deltas))
@@ -77,13 +78,13 @@ def _break_off(layout: Layout, turn: str, answer: Answer, cut: Cut) -> Plan:
             return Plan(turn, answer.kind, 200, layout.pieces(), Ending(ending))
 
 
-def plan_whole(layout: Layout, turn: str, answer: Answer, arrival: Arrival) -> Plan:
+def plan_whole(layout: Layout, script: Script, turn: str, answer: Answer, arrival: Arrival) -> Plan:
     """The completion without streaming; a cut leaves half of the body, a scripted error takes its place."""
     cut = answer.cut
     if cut is not None and cut.then == "error":
         layout.add(whole_response(200, JSON_TYPE, encode(cut.event or SCRIPTED_ERROR)))
         return Plan(turn, answer.kind, 200, layout.pieces())
-    payload = encode(_document(answer, arrival))
+    payload = encode(_document(answer, arrival, script.dialect.reasoning_field))
     if cut is None:
         layout.add(whole_response(200, JSON_TYPE, payload))
         return Plan(turn, answer.kind, 200, layout.pieces())
@@ -92,9 +93,9 @@ def plan_whole(layout: Layout, turn: str, answer: Answer, arrival: Arrival) -> P
     return _break_off(layout, turn, answer, cut)
 
 
-def _document(answer: Answer, arrival: Arrival) -> dict[str, Any]:
+def _document(answer: Answer, arrival: Arrival, reasoning_field: str) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": None}
-    for field, template in _texts(answer):
+    for field, template in _texts(answer, reasoning_field):
         if template is not None:
             message[field] = arrival.fill(template)
     if answer.tool_calls:
@@ -124,9 +125,9 @@ def _shared(arrival: Arrival, kind: str) -> dict[str, Any]:
     }
 
 
-def _texts(answer: Answer) -> tuple[tuple[str, str | None], ...]:
+def _texts(answer: Answer, reasoning_field: str = "reasoning_content") -> tuple[tuple[str, str | None], ...]:
     return (
-        ("reasoning_content", answer.reasoning),
+        (reasoning_field, answer.reasoning),
         ("refusal", answer.refusal),
         ("content", answer.text),
     )
@@ -150,13 +151,13 @@ class _Events:
         return self._prefix + b',"choices":[],"usage":' + encode(usage) + b"}\n\n"
 
 
-def _deltas(answer: Answer, arrival: Arrival, size: int) -> list[str]:
+def _deltas(answer: Answer, arrival: Arrival, size: int, reasoning_field: str) -> list[str]:
     """The content as JSON texts, one a chunk: reasoning, refusal, text, then the calls in order.
 
     They are put together by hand: a benchmark's server spends most of its time here.
     """
     deltas: list[str] = []
-    for field, template in _texts(answer):
+    for field, template in _texts(answer, reasoning_field):
         if template:
             parts = _split(arrival.fill(template), size)
             deltas += [f'{{"{field}":{encode_basestring(part)}}}' for part in parts]

@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from agentloom_worker.devmodel.dialect import Dialect
 from agentloom_worker.devmodel.template import problems_of
 from agentloom_worker.errors import Code, RequestError
 from agentloom_worker.limits import STREAM_BYTES_MAX
@@ -310,12 +311,22 @@ class Turn(_Shape):
     answer: Answer
 
 
+class ModelEntry(BaseModel):
+    """An entry of the list of models, with whatever else a provider says there."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+    id: str
+
+
 class Script(_Shape):
     """A whole script. `check_requests` refuses, with status 400, what strict providers refuse."""
 
     schema_version: Literal[1]
-    models: tuple[str, ...] = Field(default=("dev-model",), min_length=1)
+    models: tuple[str | ModelEntry, ...] = Field(default=("dev-model",), min_length=1)
+    props: dict[str, Any] | None = None
     check_requests: bool = True
+    dialect: Dialect = Dialect()
     chunk_chars: int = Field(default=CHUNK_CHARS, ge=1)
     delay: Delay = Delay()
     turns: tuple[Turn, ...] = Field(max_length=TURNS_MAX)

@@ -22,6 +22,7 @@ from agentloom_worker.devmodel.answer import plan_answer, plan_error
 from agentloom_worker.devmodel.chat import ChatRequestError, parse_chat_request, protocol_problem
 from agentloom_worker.devmodel.completion import CREATED
 from agentloom_worker.devmodel.connection import Connection, HttpRequest, Response
+from agentloom_worker.devmodel.dialect import dialect_problem, is_authorized
 from agentloom_worker.devmodel.framing import JSON_TYPE, encode, whole_response
 from agentloom_worker.devmodel.matching import Arrival, choose_turn
 from agentloom_worker.devmodel.plan import Layout, Piece, Plan
@@ -176,13 +177,20 @@ class _Desk:
         self._open_gates.clear()
 
     def respond(self, request: HttpRequest) -> Response:
-        """Route by method and path."""
+        """Ask for the key where the script does, then route."""
+        if request.target.startswith("/v1/") and not is_authorized(self._script.dialect, request):
+            return _json(401, {"error": {"message": "no valid key", "type": "authentication_error", "code": None}})
+        return self._route(request)
+
+    def _route(self, request: HttpRequest) -> Response:
         target = urlsplit(request.target)
         match request.method, target.path.rstrip("/"):
             case "POST", "/v1/chat/completions":
                 return self._chat(request)
             case "GET", "/v1/models":
                 return _json(200, self._models())
+            case "GET", "/props" if self._script.props is not None:
+                return _json(200, self._script.props)
             case "GET", "/__log":
                 query = parse_qs(target.query)
                 after, limit = query.get("after", ["0"])[0], query.get("limit", [str(LOG_ENTRIES_DEFAULT)])[0]
@@ -200,10 +208,8 @@ class _Desk:
                 return _json(404, {"error": {"message": f"no {request.method} {target.path} here"}})
 
     def _models(self) -> dict[str, object]:
-        entries = [
-            {"id": model, "object": "model", "created": CREATED, "owned_by": "dev-model"}
-            for model in self._script.models
-        ]
+        named = [{"id": one} if isinstance(one, str) else one.model_dump() for one in self._script.models]
+        entries = [{"object": "model", "created": CREATED, "owned_by": "dev-model", **entry} for entry in named]
         return {"object": "list", "data": entries}
 
     def _chat(self, request: HttpRequest) -> Response:
@@ -222,7 +228,9 @@ class _Desk:
             chat = parse_chat_request(body)
         except ChatRequestError as error:
             return _refusal(str(error), "malformed")
-        problem = protocol_problem(chat) if self._script.check_requests else None
+        problem = dialect_problem(self._script.dialect, chat)
+        if problem is None and self._script.check_requests:
+            problem = protocol_problem(chat)
         if problem is not None:
             return _refusal(problem, "refused")
         arrival = Arrival(chat, digest, arrival_count)

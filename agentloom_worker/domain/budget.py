@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
+from agentloom_worker.limits import PREFIX_BLOCK_TOKENS, PREFIX_TOKENS_MIN
+
 UTF8_MESSAGE_TOKENS = 32  # what utf8-envelope-v1 allows for a message beside its bytes
 UTF8_TOOL_TOKENS = 64  # and for a tool
 
@@ -49,3 +51,10 @@ def derive_budget(
         )
     trigger = int((ratio * available).to_integral_value(ROUND_FLOOR))
     return Budget(window_tokens, reserve, margin, available, trigger_ratio, trigger)
+
+
+def prefix_hit_tokens(shared_tokens: int) -> int:
+    """What a provider's prefix cache keeps of so many tokens that two requests share: whole blocks, or nothing where
+    they are fewer than it begins with (CONTEXT, Prefix cache).
+    """
+    return shared_tokens - shared_tokens % PREFIX_BLOCK_TOKENS if shared_tokens >= PREFIX_TOKENS_MIN else 0

@@ -34,8 +34,9 @@ class MessageCall:
 class Message:
     """One message of a request. `wire_id` pairs a tool message with its call.
 
-    `note` marks what the runtime itself has to say in the middle of a conversation: an adapter shows it as the
-    provider takes it, never as the model's words (RULINGS A12).
+    `reasoning` is what the model thought before it said this; an adapter sends it back as its profile says
+    (CASES S07). `note` marks what the runtime itself has to say in the middle of a conversation: an adapter
+    shows it as the provider takes it, never as the model's words (RULINGS A12).
     """
 
     role: Role
@@ -43,6 +44,7 @@ class Message:
     calls: tuple[MessageCall, ...] = ()
     wire_id: str | None = None
     note: bool = False
+    reasoning: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,16 @@ from agentloom_worker.limits import RECENT_RUNS
 from agentloom_worker.wire import release as wire
 from agentloom_worker.wire.release_source import pointer
 
+CUSTOM_PROFILE = "custom"
 ROUNDS = "rounds@1"  # the context protocol of a release that names none
 
 
 @dataclass(frozen=True, slots=True)
 class ModelBinding:
-    """One model as the release binds it. `credential_ref` is `env:NAME` or `file:PATH`, never the secret."""
+    """One model as the release binds it. `credential_ref` is `env:NAME` or `file:PATH`, never the secret.
+
+    `dialect` are the flags of the profile `custom` as canonical JSON; empty for all others.
+    """
 
     key: str
     protocol: str
@@ -37,6 +41,7 @@ class ModelBinding:
     idle_timeout_ms: int | None
     parameters: tuple[tuple[str, object], ...]
     retry: RetryPolicy
+    dialect: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +139,19 @@ def freeze_release(document: wire.ReleaseDocument, tools: tuple[CapabilitySpec, 
     return FrozenDocument(body, sha256(body))
 
 
+def _freeze_dialect(model: wire.ModelDocument) -> wire.DialectDocument | None:
+    """The flags of `custom`, every default written out; those of other profiles are fixed by name and version."""
+    return (model.dialect or wire.DialectDocument()) if model.profile == CUSTOM_PROFILE else None
+
+
 def _freeze_model(document: wire.ReleaseDocument, model: wire.ModelDocument) -> wire.FrozenModel:
+    if model.base_url is None:
+        raise InvariantError(f"model {model.model} of profile {model.profile} has no address")
     return wire.FrozenModel(
         protocol=model.protocol,
         profile=model.profile,
         base_url=model.base_url,
+        dialect=_freeze_dialect(model),
         model=model.model,
         context_window_tokens=model.context_window_tokens,
         max_output_tokens=model.max_output_tokens,
@@ -309,6 +322,7 @@ def _bound_model(document: wire.FrozenReleaseDocument, digest: bytes) -> ModelBi
         idle_timeout_ms=model.idle_timeout_ms,
         parameters=tuple(sorted(model.parameters.items())),
         retry=_policy(model.retry),
+        dialect="" if model.dialect is None else canonical_bytes(model.dialect.model_dump()).decode(),
     )
 
 

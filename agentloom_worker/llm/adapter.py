@@ -1,11 +1,12 @@
 """What a model protocol must offer: stable request bytes, and one attempt that ends in one outcome."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from agentloom_worker.cancellation import Cancellation
 from agentloom_worker.domain.model import FirstOutput, Message, ModelOutcome, RequestParameters, ToolSchema
+from agentloom_worker.domain.seam import SeamOf, join_fragments
 
 _PIECE_BYTES = 65_536
 
@@ -19,8 +20,13 @@ class Fragments(Protocol):
         ...
 
     @property
-    def size_bytes(self) -> int:
-        """Their bytes together, without commas."""
+    def joined_bytes(self) -> int:
+        """Their bytes as they stand in a body, seams included."""
+        ...
+
+    @property
+    def seam(self) -> SeamOf | None:
+        """How two of them meet; None: with a comma."""
         ...
 
     def fragments(self) -> Sequence[bytes]:
@@ -42,16 +48,15 @@ class RequestBody:
     @property
     def size_bytes(self) -> int:
         """The length of the body as it is sent."""
-        commas = max(0, self.messages.length - 1)
-        return len(self.head) + self.messages.size_bytes + commas + len(self.tail)
+        return len(self.head) + self.messages.joined_bytes + len(self.tail)
 
     def __iter__(self) -> Iterator[bytes]:
         piece, size = [self.head], len(self.head)
-        comma = b""
-        for fragment in self.messages.fragments():
-            piece += (comma, fragment)
-            comma = b","
-            size += len(fragment) + 1
+        fragments, seam = self.messages.fragments(), self.messages.seam
+        parts = _with_commas(fragments) if seam is None else join_fragments(fragments, seam)
+        for part in parts:
+            piece.append(part)
+            size += len(part)
             if size >= _PIECE_BYTES:
                 yield b"".join(piece)
                 piece, size = [], 0
@@ -61,6 +66,14 @@ class RequestBody:
     def join(self) -> bytes:
         """The whole body as one value."""
         return b"".join(self)
+
+
+def _with_commas(fragments: Iterable[bytes]) -> Iterator[bytes]:
+    comma = b""
+    for fragment in fragments:
+        yield comma
+        yield fragment
+        comma = b","
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +122,11 @@ class ModelAdapter(Protocol):
         """Name and version of the encoding, with the profile's; part of every request hash and cache key."""
         ...
 
+    @property
+    def seam(self) -> SeamOf | None:
+        """How two fragments meet in a body; None: with a comma. A view of this adapter's fragments is made with it."""
+        ...
+
     def encode_message(self, message: Message) -> bytes:
         """One message as the fragment that stands in the body."""
         ...
@@ -129,7 +147,7 @@ class ModelAdapter(Protocol):
         ...
 
     def envelope_bytes(self, parameters: RequestParameters, tools: bytes) -> int:
-        """`frame_body(…).size_bytes` without the fragments and the `n - 1` commas between them."""
+        """`frame_body(…).size_bytes` without the fragments and the seams between them."""
         ...
 
     def stream_once(self, request: ModelCall, attempt: AttemptContext) -> ModelOutcome:

@@ -55,7 +55,7 @@ class ChatAssembly:
         """
         if not isinstance(frame, dict):
             raise ChatProtocolError("a frame is not a JSON object")
-        _refuse_error(frame)
+        _refuse_error(frame, self._profile)
         self._take_envelope(frame)
         choices = frame.get("choices") or []
         if not isinstance(choices, list):
@@ -74,7 +74,7 @@ class ChatAssembly:
         """Take a whole `chat.completion`, as servers send that do not stream (CASES S10)."""
         if not isinstance(document, dict):
             raise ChatProtocolError("the answer is not a JSON object")
-        _refuse_error(document)
+        _refuse_error(document, self._profile)
         self._take_envelope(document)
         choices = document.get("choices")
         if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
@@ -225,12 +225,16 @@ class ChatAssembly:
         )
 
 
-def _refuse_error(frame: dict[str, Any]) -> None:
+def _refuse_error(frame: dict[str, Any], profile: Profile) -> None:
     error = frame.get("error")
     if error:
         raise ProviderReportedError(error)
     if frame.get("object") == "error":
         raise ProviderReportedError(frame)
+    if profile.base_resp_errors:
+        status = frame.get("base_resp")
+        if isinstance(status, dict) and status.get("status_code"):
+            raise ProviderReportedError({"code": status["status_code"], "message": status.get("status_msg")})
 
 
 def _text_of(fields: dict[str, Any], name: str) -> str:

@@ -6,9 +6,11 @@ join of a head, the message fragments and a tail, and every fragment can be enco
 
 import json
 from dataclasses import dataclass
+from typing import assert_never
 
 from agentloom_worker.canonical import canonical_bytes, effective_text
 from agentloom_worker.domain.model import Message, MessageCall, RequestParameters, Role, ToolSchema
+from agentloom_worker.domain.seam import Seam, SeamOf
 from agentloom_worker.errors import Code, RunError
 from agentloom_worker.limits import RELEASE_CACHE
 from agentloom_worker.llm.adapter import Fragments, RequestBody
@@ -21,6 +23,20 @@ EMPTY_ASSISTANT_TEXT = "(no content)"
 
 # Stands before the runtime's own words where a provider takes no system message behind the first (RULINGS A12).
 NOTE_LABEL = "[agentloom] "
+
+# Stands where a provider wants a word of the user and nobody has said one.
+CONTINUED = NOTE_LABEL + "(continued)"
+
+# Both stand between content and role, so that a fragment's end still tells its role.
+REASONING_FIELDS = frozenset({"reasoning", "reasoning_content"})
+
+# A fragment is canonical JSON, so its end tells whose message it is: quotes inside of texts are escaped.
+_USER_END = b'","role":"user"}'
+_ASSISTANT_END = b'"role":"assistant"}'
+_SYSTEM_END = b'"role":"system"}'
+_CALLS_END = b"]}"
+_USER_START = b'{"content":"'
+_PARAGRAPH = b"\\n\\n"
 
 RESERVED_PARAMETERS = frozenset(
     {
@@ -52,19 +68,27 @@ class ChatEncoding:
     """Encodes for one profile; pure. Raises MODEL_FEATURE_UNSUPPORTED for flags it does not implement."""
 
     def __init__(self, profile: Profile) -> None:
-        if (
-            profile.strict_alternation
-            or profile.first_must_be_user
-            or profile.reasoning_replay is not ReasoningReplay.NEVER
-        ):
+        adapts = profile.strict_alternation or profile.first_must_be_user
+        if adapts and profile.mid_system:
+            # Seen from a system message, nobody could tell whether the conversation has begun.
             raise RunError(
                 Code.MODEL_FEATURE_UNSUPPORTED,
-                f"profile {profile.name}: encoding {ENCODING_VERSION} of chat completions neither"
-                " reorders messages nor replays reasoning",
+                f"profile {profile.name}: in a strict order of roles no system message can stand in the middle",
+            )
+        if profile.reasoning_field not in REASONING_FIELDS:
+            raise RunError(
+                Code.MODEL_FEATURE_UNSUPPORTED,
+                f"profile {profile.name}: reasoning cannot be sent back as {profile.reasoning_field}",
             )
         self.profile = profile
+        self._seam = chat_seam(profile) if adapts else None
         # By identity, since a provider's parameters may hold what cannot be hashed; a run's are one object.
         self._envelopes: dict[int, _Envelope] = {}
+
+    @property
+    def seam(self) -> SeamOf | None:
+        """How two fragments meet; None: with a comma."""
+        return self._seam
 
     def encode_message(self, message: Message) -> bytes:
         """One message. Lone surrogates become U+FFFD; see `wire_arguments` for broken calls.
@@ -81,7 +105,20 @@ class ChatEncoding:
             document["content"] = None if message.calls else EMPTY_ASSISTANT_TEXT
         if message.calls:
             document["tool_calls"] = [_call_document(call) for call in message.calls]
+        if message.role is Role.ASSISTANT and self._replays(message):
+            document[self.profile.reasoning_field] = effective_text(message.reasoning)[0]
         return canonical_bytes(document)
+
+    def _replays(self, message: Message) -> bool:
+        match self.profile.reasoning_replay:
+            case ReasoningReplay.NEVER:
+                return False
+            case ReasoningReplay.IN_TOOL_TURNS:
+                return bool(message.calls) and (bool(message.reasoning) or self.profile.reasoning_if_empty)
+            case ReasoningReplay.ALWAYS:
+                return bool(message.reasoning) or (bool(message.calls) and self.profile.reasoning_if_empty)
+            case _:
+                assert_never(self.profile.reasoning_replay)
 
     def encode_tools(self, tools: tuple[ToolSchema, ...]) -> bytes:
         """All tools in the given order, or nothing."""
@@ -155,6 +192,37 @@ class ChatEncoding:
             pieces.append(canonical_bytes(last)[1:-1])
         after = b"]" + b"".join(b"," + piece for piece in pieces) + b"}"
         return _Envelope(parameters, tools, before, after, canonical_bytes(document))
+
+
+def chat_seam(profile: Profile) -> SeamOf:
+    """The seams of a provider that takes only certain sequences of roles (RULINGS A12).
+
+    `strict_alternation`: two texts of the user become one, a paragraph apart; where an exchange of calls and results
+    is followed by the user, an empty answer stands between; where the assistant speaks twice, a labelled text of the
+    user. `first_must_be_user`: such a text also opens a conversation that the assistant would open.
+    """
+    comma, start = Seam(), Seam(between=b"")
+    merged = Seam(len(_USER_END), _PARAGRAPH, len(_USER_START), -1)
+    user = canonical_bytes({"role": Role.USER.value, "content": CONTINUED})
+    assistant = canonical_bytes({"role": Role.ASSISTANT.value, "content": EMPTY_ASSISTANT_TEXT})
+    opened, opened_first = Seam(between=b"," + user + b",", messages=1), Seam(between=user + b",", messages=1)
+    answered = Seam(between=b"," + assistant + b",", messages=1)
+
+    def seam(before: bytes, after: bytes) -> Seam:
+        by_user = after.endswith(_USER_END)
+        if not before or before.endswith(_SYSTEM_END):
+            if profile.first_must_be_user and not by_user and not after.endswith(_SYSTEM_END):
+                return opened if before else opened_first
+            return comma if before else start
+        if not profile.strict_alternation:
+            return comma
+        if before.endswith(_USER_END):
+            return merged if by_user else comma
+        if before.endswith(_ASSISTANT_END):
+            return comma if by_user else opened
+        return answered if by_user and not before.endswith(_CALLS_END) else comma
+
+    return seam
 
 
 def wire_arguments(arguments_text: str) -> str:

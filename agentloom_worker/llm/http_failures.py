@@ -14,6 +14,7 @@ from agentloom_worker.domain.policy import RetryClass
 from agentloom_worker.errors import Code
 from agentloom_worker.http.redaction import redact
 from agentloom_worker.http.retry_after import retry_after_ms
+from agentloom_worker.llm.profiles import ErrorClass, Profile
 
 _TRANSPORT_STATUSES = frozenset({500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
 
@@ -42,6 +43,16 @@ _TRANSPORT_CODES = frozenset(
         *(str(status) for status in _TRANSPORT_STATUSES),
     }
 )
+
+
+_CLASSES: dict[ErrorClass, tuple[Code, Category, RetryClass | None]] = {
+    ErrorClass.CONTEXT_LENGTH: (Code.MODEL_CONTEXT_LENGTH_EXCEEDED, Category.LIMIT, None),
+    ErrorClass.RATE_LIMIT: (Code.MODEL_RATE_LIMITED, Category.RATE_LIMIT, RetryClass.RATE_LIMIT),
+    ErrorClass.QUOTA: (Code.MODEL_RATE_LIMITED, Category.RATE_LIMIT, None),
+    ErrorClass.TRANSPORT: (Code.MODEL_PROVIDER_ERROR, Category.TRANSPORT, RetryClass.TRANSPORT),
+    ErrorClass.REJECTED: (Code.MODEL_REQUEST_REJECTED, Category.VALIDATION, None),
+    ErrorClass.CONTENT_FILTER: (Code.MODEL_CONTENT_FILTERED, Category.DENIED, None),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,28 +88,43 @@ def error_of(error: object) -> ProviderError:
 
 
 def failure_of_status(
-    status: int, headers: Mapping[str, str], body: bytes, *, wall_us: int, secret: str | None
+    status: int,
+    headers: Mapping[str, str],
+    body: bytes,
+    *,
+    wall_us: int,
+    secret: str | None,
+    profile: Profile | None = None,
 ) -> Failure:
-    """The failure that a complete answer with another status than 200 stands for."""
+    """The failure that a complete answer with another status than 200 stands for.
+
+    What the profile says of a code comes first, then what it says of a status, then the common tables.
+    """
     error = parse_error(body)
-    code, category, retry_class = _class_of_status(status, error)
+    known = _known_class(error, status, profile)
+    code, category, retry_class = _class_of_status(status, error) if known is None else _CLASSES[known]
     detail = f": {redact(error.text, secret)}" if error.text else ""
+    # Some servers answer 500 to a request that does not fit; nothing was generated all the same.
+    began = status >= 500 and code is not Code.MODEL_CONTEXT_LENGTH_EXCEEDED
     return Failure(
         code=code,
         category=category,
         message=f"the endpoint answered HTTP {status}{_named(error, secret)}{detail}",
-        external_outcome=Executed.UNKNOWN if status >= 500 else Executed.NOT_EXECUTED,
+        external_outcome=Executed.UNKNOWN if began else Executed.NOT_EXECUTED,
         retry_class=retry_class,
         retry_after_ms=retry_after_ms(headers, wall_us) if retry_class is not None else None,
         http_status=status,
     )
 
 
-def failure_of_frame(error_value: object, *, secret: str | None) -> Failure:
+def failure_of_frame(error_value: object, *, secret: str | None, profile: Profile | None = None) -> Failure:
     """The failure that an error inside a 200 answer stands for (CASES S03)."""
     error = error_of(error_value)
+    known = _known_class(error, None, profile)
     code, category, retry_class = Code.MODEL_PROVIDER_ERROR, Category.BUSINESS, None
-    if error.codes & _CONTEXT_LENGTH_CODES:
+    if known is not None:
+        code, category, retry_class = _CLASSES[known]
+    elif error.codes & _CONTEXT_LENGTH_CODES:
         code, category = Code.MODEL_CONTEXT_LENGTH_EXCEEDED, Category.LIMIT
     elif error.codes & _QUOTA_CODES:
         code, category = Code.MODEL_RATE_LIMITED, Category.RATE_LIMIT
@@ -115,6 +141,16 @@ def failure_of_frame(error_value: object, *, secret: str | None) -> Failure:
         retry_class=retry_class,
         http_status=200,
     )
+
+
+def _known_class(error: ProviderError, status: int | None, profile: Profile | None) -> ErrorClass | None:
+    """What the profile says: of two codes that it knows, the one that forbids another attempt."""
+    if profile is None:
+        return None
+    found = [profile.codes[code] for code in sorted(error.codes) if code in profile.codes]
+    if not found:
+        return None if status is None else profile.statuses.get(status)
+    return next((one for one in found if _CLASSES[one][2] is None), found[0])
 
 
 def _class_of_status(status: int, error: ProviderError) -> tuple[Code, Category, RetryClass | None]:

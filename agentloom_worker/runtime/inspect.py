@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from agentloom_worker.canonical import effective_text
+from agentloom_worker.domain.budget import prefix_hit_tokens
 from agentloom_worker.domain.model import Executed
 from agentloom_worker.domain.operation import Attempt, AttemptState, Operation, OperationKind, OperationStatus
+from agentloom_worker.domain.recipe import Recipe
 from agentloom_worker.domain.run import EndCause, Run, RunStatus
 from agentloom_worker.domain.session import OnBusy
 from agentloom_worker.errors import Code, InvariantError, RequestError
@@ -96,10 +98,11 @@ class SessionSummary:
 
 @dataclass(frozen=True, slots=True)
 class TokenCount:
-    """Tokens as the provider reported them for completed model calls."""
+    """Tokens as the provider reported them for completed model calls; `cached_tokens` are some of the input's."""
 
     input_tokens: int
     output_tokens: int
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,8 @@ class StepRow:
     `capability` is the release's key of a tool, `result.read` for an internal call, empty for one whose name
     no tool has. `duration_ms` runs from the first intent to the last outcome, waits between attempts included.
     `issues` says of a model's answer that it did not match the output schema, and in how many ways the model was told.
+    `request_tokens` is the estimate of a frozen request, `repeated_tokens` how many of them are in front of it as they
+    were in the request before, in whole blocks of a prefix cache (CONTEXT, Prefix cache).
     """
 
     operation_id: OperationId
@@ -138,6 +143,8 @@ class StepRow:
     ended_at: int | None
     tokens: TokenCount | None
     issues: int | None = None
+    request_tokens: int | None = None
+    repeated_tokens: int | None = None
 
     @property
     def duration_ms(self) -> int | None:
@@ -251,8 +258,35 @@ def list_steps(ports: Ports, run_id: UUID) -> tuple[StepRow, ...]:
     for start in range(0, len(ids), _PAGE):
         for attempt in ports.store.list_attempts(ids[start : start + _PAGE]):
             attempts.setdefault(attempt.operation_id, []).append(attempt)
-    told = _told_by_loop(ports, run_id)
-    return tuple(_step(operation, attempts.get(operation.operation_id, ()), told) for operation in operations)
+    told, requests = _told_by_loop(ports, run_id), _requests(operations)
+    return tuple(
+        _step(operation, attempts.get(operation.operation_id, ()), told, requests.get(operation.operation_id))
+        for operation in operations
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """The size of a frozen request, and how much of it repeats the one before."""
+
+    tokens: int
+    repeated: int
+
+
+def _requests(operations: Iterable[Operation]) -> dict[OperationId, _Request]:
+    """By the recipes alone: what a context shows is only ever added to, so each request begins with the one before.
+
+    Nothing more is stored: whatever comes to change what was shown has to say in the recipe from where on.
+    """
+    found: dict[OperationId, _Request] = {}
+    before = 0
+    for operation in sorted(operations, key=lambda one: one.loop_no):
+        if operation.request is None:
+            continue
+        tokens = Recipe.from_bytes(operation.request).tokens
+        found[operation.operation_id] = _Request(tokens, prefix_hit_tokens(before))
+        before = tokens
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +306,8 @@ def _told_by_loop(ports: Ports, run_id: UUID) -> _Told:
         for event in page:
             match event.kind, event.fields:
                 case "model.completed", {"loop": int(loop), "input_tokens": int(sent), "output_tokens": int(received)}:
-                    told.tokens[loop] = TokenCount(sent, received)
+                    cached = event.fields.get("cached_tokens", 0)
+                    told.tokens[loop] = TokenCount(sent, received, cached if isinstance(cached, int) else 0)
                 case "output.rejected", {"loop": int(loop), "issues": int(issues)}:
                     told.issues[loop] = issues
         if len(page) < _PAGE:
@@ -280,7 +315,7 @@ def _told_by_loop(ports: Ports, run_id: UUID) -> _Told:
         after = page[-1].run_seq
 
 
-def _step(operation: Operation, attempts: Iterable[Attempt], told: _Told) -> StepRow:
+def _step(operation: Operation, attempts: Iterable[Attempt], told: _Told, request: _Request | None) -> StepRow:
     tried = tuple(
         AttemptRow(
             attempt.attempt_no,
@@ -309,10 +344,22 @@ def _step(operation: Operation, attempts: Iterable[Attempt], told: _Told) -> Ste
         ended_at=tried[-1].ended_at if tried and operation.status.settled else None,
         tokens=told.tokens.get(operation.loop_no) if model else None,
         issues=told.issues.get(operation.loop_no) if model else None,
+        request_tokens=request.tokens if request else None,
+        repeated_tokens=request.repeated if request else None,
     )
 
 
 def total_tokens(steps: Iterable[StepRow]) -> TokenCount:
     """The sum over a run's model calls."""
     counted = [step.tokens for step in steps if step.tokens is not None]
-    return TokenCount(sum(count.input_tokens for count in counted), sum(count.output_tokens for count in counted))
+    return TokenCount(
+        sum(count.input_tokens for count in counted),
+        sum(count.output_tokens for count in counted),
+        sum(count.cached_tokens for count in counted),
+    )
+
+
+def repeated_share(steps: Iterable[StepRow]) -> float | None:
+    """The part of a run's request tokens that repeats the request before; None where none was frozen."""
+    frozen = [(step.request_tokens, step.repeated_tokens or 0) for step in steps if step.request_tokens]
+    return sum(repeated for _, repeated in frozen) / sum(tokens for tokens, _ in frozen) if frozen else None

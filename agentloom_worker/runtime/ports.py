@@ -20,7 +20,7 @@ from agentloom_worker.domain.release import FrozenRelease
 from agentloom_worker.frozen import quick_init
 from agentloom_worker.ids import ContextId, Ids, OwnerId, ReleaseId, RunId
 from agentloom_worker.leases import FastPath
-from agentloom_worker.llm.adapter import ModelAdapter
+from agentloom_worker.llm.adapters import Adapters
 from agentloom_worker.storage.store import Store
 
 US = 1_000_000
@@ -153,7 +153,7 @@ class Ports:
     clock: Clock
     ids: Ids
     chance: Chance
-    adapters: Mapping[tuple[str, str], ModelAdapter]  # by protocol and profile
+    adapters: Adapters
     tools: ToolRunner
     http: HttpCaller
     resolve_credential: Callable[[str], str]

@@ -1,6 +1,6 @@
 """Publishing a release: parse, resolve its tools, freeze, refuse with every problem listed (RULINGS A25, U14)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -13,10 +13,18 @@ from agentloom_worker.capabilities.output import check_output_schema
 from agentloom_worker.capabilities.problem import DeclarationError
 from agentloom_worker.domain.capability import CapabilitySpec, Effect
 from agentloom_worker.domain.policy import RetryPolicy
-from agentloom_worker.domain.release import freeze_release, http_spec, load_release, tool_retry, validate_context
+from agentloom_worker.domain.release import (
+    ModelBinding,
+    freeze_release,
+    http_spec,
+    load_release,
+    tool_retry,
+    validate_context,
+)
 from agentloom_worker.errors import ReleaseInvalidError
 from agentloom_worker.ids import OwnerId, ReleaseId
 from agentloom_worker.llm.profiles import PROFILES
+from agentloom_worker.llm.profiles.check import model_problems, model_warnings
 from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.wire.release import (
     HttpToolDocument,
@@ -50,12 +58,25 @@ class ReleaseRef:
 
 def resolve_release(source: bytes | str | dict[str, object]) -> ResolvedRelease:
     """Parse and freeze without storing. Raises ReleaseInvalidError with every problem and its path."""
-    document = parse_release(source, known_profiles=tuple(PROFILES))
+    document = _addressed(parse_release(source, known_profiles=tuple(PROFILES), check_model=model_problems))
     tools = _declare(document)
     frozen = freeze_release(document, tools)
     release = load_release(frozen.body)
-    warnings = validate_context(release)
+    warnings = [*validate_context(release), *_model_warnings(release.model)]
     return ResolvedRelease(release.agent_id, release.schema_version, frozen.body, frozen.digest, tuple(warnings))
+
+
+def _addressed(document: ReleaseDocument) -> ReleaseDocument:
+    """The document with the address of its profile where a model names none; the check has seen that there is one."""
+    models = {
+        key: model if model.base_url else model.model_copy(update={"base_url": PROFILES[model.profile].base_url})
+        for key, model in document.models.items()
+    }
+    return document.model_copy(update={"models": models})
+
+
+def _model_warnings(model: ModelBinding) -> Iterator[str]:
+    return model_warnings(model.profile, model.model, model.context_window_tokens, model.model_max_output_tokens)
 
 
 def _declare(document: ReleaseDocument) -> tuple[CapabilitySpec, ...]:

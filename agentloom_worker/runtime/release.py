@@ -11,10 +11,10 @@ from agentloom_worker.runtime.ports import OwnedRelease, Ports
 
 def adapter_of(ports: Ports, release: FrozenRelease) -> ModelAdapter:
     """The adapter of the release's protocol and profile."""
-    key = (release.model.protocol, release.model.profile)
-    adapter = ports.adapters.get(key)
+    model = release.model
+    adapter = ports.adapters.of(model.protocol, model.profile, model.dialect)
     if adapter is None:
-        raise InvariantError(f"this process has no adapter for protocol and profile {key}")
+        raise InvariantError(f"this process has no adapter for {model.protocol} with profile {model.profile}")
     return adapter
 
 

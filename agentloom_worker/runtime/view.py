@@ -27,7 +27,7 @@ def load_view(ports: Ports, run: Run, context: RoleContext, release: FrozenRelea
     """The view at the context's head: the cached one where it fits, extended by what came since, in pages."""
     cached = ports.views.get(context.context_id)
     if cached is None or cached.revision > context.effective_revision:
-        cached = CachedView(0, 0, View())
+        cached = CachedView(0, 0, View(seam=adapter_of(ports, release).seam))
     if cached.revision == context.effective_revision:
         return cached.view
     view = build_view(ports, run, context, release, cached, history=history_of(run))
@@ -47,6 +47,7 @@ def build_view(
 
     `history` is the greatest run_no of the earlier runs to show; they are read only where the view begins.
     """
+    adapter = adapter_of(ports, release)
     items = read_items(
         ports,
         run,
@@ -56,7 +57,9 @@ def build_view(
         after_seq=base.record_head,
         wire_ids=base.view.wire_ids,
     )
-    return _extend(adapter_of(ports, release), base.view, run, items)
+    # A view that begins here gets the seams of its adapter's encoding, and keeps them as it grows.
+    begun = base.view if base.view.length else View(seam=adapter.seam)
+    return _extend(adapter, begun, run, items)
 
 
 def add_history(ports: Ports, run: Run, context: RoleContext, release: FrozenRelease, prompted: View) -> View:

@@ -37,19 +37,19 @@ BLOB_PUT = Template(
     " VALUES (:blob_id, :owner_id, :sha256, :size, :media_type, :encoding, :content, {now})"
     " ON CONFLICT (owner_id, sha256) DO UPDATE SET touched_at = excluded.touched_at",
 )
-# The references are foreign keys as well, so that a race with a commit fails here and not there. The age is asked
-# outside as well: whoever touches a blob while it is being collected makes PostgreSQL look at that again.
+# The references are foreign keys as well, so that a race with a commit fails here and not there. Scalar queries, each
+# answered by a partial index: as anti-joins they were planned over the whole of the referring tables.
 BLOB_COLLECT = Template(
     "blob_collect",
-    "grace_us:int batch:int",
-    "DELETE FROM blob WHERE blob_id IN (SELECT b.blob_id FROM blob b WHERE b.touched_at < {now} - :grace_us"
-    " AND NOT EXISTS (SELECT 1 FROM release r WHERE r.blob_id = b.blob_id)"
-    " AND NOT EXISTS (SELECT 1 FROM user_input i WHERE i.blob_id = b.blob_id)"
-    " AND NOT EXISTS (SELECT 1 FROM operation o WHERE o.raw_blob_id = b.blob_id)"
-    " AND NOT EXISTS (SELECT 1 FROM context_record r WHERE r.blob_id = b.blob_id)"
-    " AND NOT EXISTS (SELECT 1 FROM operation e WHERE e.effective_blob_id = b.blob_id)"
-    " AND NOT EXISTS (SELECT 1 FROM effective_entry f WHERE f.effective_blob_id = b.blob_id)"
-    " ORDER BY b.touched_at LIMIT :batch) AND touched_at < {now} - :grace_us RETURNING blob_id",
+    "after:uuid last:uuid grace_us:int",
+    "DELETE FROM blob WHERE blob_id > :after AND blob_id <= :last AND touched_at < (SELECT {now}) - :grace_us"
+    " AND (SELECT 1 FROM release r WHERE r.blob_id = blob.blob_id LIMIT 1) IS NULL"
+    " AND (SELECT 1 FROM user_input i WHERE i.blob_id = blob.blob_id LIMIT 1) IS NULL"
+    " AND (SELECT 1 FROM operation o WHERE o.raw_blob_id = blob.blob_id LIMIT 1) IS NULL"
+    " AND (SELECT 1 FROM operation e WHERE e.effective_blob_id = blob.blob_id LIMIT 1) IS NULL"
+    " AND (SELECT 1 FROM context_record r WHERE r.blob_id = blob.blob_id LIMIT 1) IS NULL"
+    " AND (SELECT 1 FROM effective_entry f WHERE f.effective_blob_id = blob.blob_id LIMIT 1) IS NULL"
+    " RETURNING blob_id",
 )
 TEMPLATES = (BLOB_PUT, BLOB_COLLECT)
 
@@ -62,6 +62,12 @@ def put(blob_id: UUID, owner_id: UUID, body: bytes, media_type: str) -> Statemen
         if len(packed) < len(body):
             encoding, content = "zlib", packed
     return BLOB_PUT(blob_id, owner_id, sha256(body), len(body), media_type, encoding, content)
+
+
+def list_ids(conn: sa.Connection, *, after: UUID, limit: int) -> list[UUID]:
+    """The ids behind one, in order."""
+    query = sa.select(blob.c.blob_id).where(blob.c.blob_id > after).order_by(blob.c.blob_id).limit(limit)
+    return [row[0] for row in conn.execute(query)]
 
 
 def read(conn: sa.Connection, owner_id: UUID, blob_id: UUID) -> bytes | None:

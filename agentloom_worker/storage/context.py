@@ -88,6 +88,13 @@ context_record = sa.Table(
         postgresql_where=sa.text("prompt_slot IS NOT NULL"),
         sqlite_where=sa.text("prompt_slot IS NOT NULL"),
     ),
+    # Serves "does anything refer to this blob"; a row without one has no entry.
+    sa.Index(
+        "context_record_blob_ix",
+        "blob_id",
+        postgresql_where=sa.text("blob_id IS NOT NULL"),
+        sqlite_where=sa.text("blob_id IS NOT NULL"),
+    ),
 )
 
 effective_entry = sa.Table(
@@ -105,6 +112,13 @@ effective_entry = sa.Table(
     sa.Column("source_refs", Bytes, nullable=False),
     sa.Column("visible_fields", Bytes, nullable=False),
     sa.Column("dependency_refs", Bytes, nullable=False),
+    # Serves "does anything refer to this blob"; a row without one has no entry.
+    sa.Index(
+        "effective_entry_blob_ix",
+        "effective_blob_id",
+        postgresql_where=sa.text("effective_blob_id IS NOT NULL"),
+        sqlite_where=sa.text("effective_blob_id IS NOT NULL"),
+    ),
 )
 
 effective_revision = sa.Table(

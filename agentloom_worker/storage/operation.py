@@ -48,6 +48,19 @@ operation = sa.Table(
     sa.Column("effective_blob_id", sa.Uuid, sa.ForeignKey("blob.blob_id")),
     # Serves a run's operations in order, and the members of a batch.
     sa.Index("operation_run_ix", "run_id", "batch_id"),
+    # Serves "does anything refer to this blob"; a row without one has no entry, and its updates stay in their page.
+    sa.Index(
+        "operation_raw_blob_ix",
+        "raw_blob_id",
+        postgresql_where=sa.text("raw_blob_id IS NOT NULL"),
+        sqlite_where=sa.text("raw_blob_id IS NOT NULL"),
+    ),
+    sa.Index(
+        "operation_effective_blob_ix",
+        "effective_blob_id",
+        postgresql_where=sa.text("effective_blob_id IS NOT NULL"),
+        sqlite_where=sa.text("effective_blob_id IS NOT NULL"),
+    ),
     **HOT,
 )
 

@@ -31,6 +31,13 @@ release = sa.Table(
     sa.Column("published_at", Instant, nullable=False),
     sa.CheckConstraint("(body IS NULL) <> (blob_id IS NULL)", name="one_body"),
     sa.UniqueConstraint("owner_id", "digest"),
+    # Serves "does anything refer to this blob"; a row without one has no entry.
+    sa.Index(
+        "release_blob_ix",
+        "blob_id",
+        postgresql_where=sa.text("blob_id IS NOT NULL"),
+        sqlite_where=sa.text("blob_id IS NOT NULL"),
+    ),
 )
 
 OWNER_ENSURE = Template(

@@ -51,6 +51,13 @@ user_input = sa.Table(
     sa.Column("received_at", Instant, nullable=False),
     sa.CheckConstraint("(body IS NULL) <> (blob_id IS NULL)", name="one_body"),
     sa.UniqueConstraint("session_id", "input_seq"),
+    # Serves "does anything refer to this blob"; a row without one has no entry.
+    sa.Index(
+        "user_input_blob_ix",
+        "blob_id",
+        postgresql_where=sa.text("blob_id IS NOT NULL"),
+        sqlite_where=sa.text("blob_id IS NOT NULL"),
+    ),
 )
 
 user_input_delivery = sa.Table(

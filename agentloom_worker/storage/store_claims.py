@@ -122,9 +122,14 @@ class Claims(Access):
         with self.read() as conn:
             return dispatch.list_suspect(conn, self.now_argument(), queues=queues, grace_us=grace_us, limit=limit)
 
-    def collect_blobs(self, *, grace_us: int, limit: int) -> int:
-        """Delete unreferenced blobs older than the grace time."""
-        return len(self.driver.returning(blob.BLOB_COLLECT(grace_us, limit)))
+    def list_blob_ids(self, *, after: UUID, limit: int) -> list[UUID]:
+        """A page of the blobs' ids behind one, in order."""
+        with self.read() as conn:
+            return blob.list_ids(conn, after=after, limit=limit)
+
+    def collect_blobs(self, *, after: UUID, last: UUID, grace_us: int) -> int:
+        """Delete the blobs behind `after` up to `last` that nothing refers to, older than the grace time; how many."""
+        return len(self.driver.returning(blob.BLOB_COLLECT(after, last, grace_us)))
 
     def next_wake(self) -> int | None:
         """The earliest `wake_at` of any row that is not parked."""

@@ -75,8 +75,8 @@ class History(Access):
     def load_root_context(self, run_id: UUID) -> RoleContext | None:
         """The context of a run's root role."""
         with self.read() as conn:
-            node = run.load_node(conn, run_id)
-            return None if node is None else context.load_context(conn, node.node_id)
+            node_id = run.find_node(conn, run_id)
+            return None if node_id is None else context.load_context(conn, node_id)
 
     def has_root_role(self, session_id: UUID, role_key: str) -> bool:
         """Whether a run of the session has this role at its root."""

@@ -57,6 +57,7 @@ Attempts = Annotated[int, Field(ge=1, le=100)]
 Multiplier = Annotated[float, Field(ge=1, le=100, allow_inf_nan=False)]
 HeaderName = Annotated[str, Field(pattern=check.HEADER_NAME, max_length=128)]
 HeaderText = Annotated[str, Field(pattern=check.HEADER_TEXT, max_length=4096)]
+ErrorCode = Annotated[str, Field(pattern=check.ERROR_CODE, max_length=64)]
 AllowedHost = Annotated[str, Field(pattern=check.ALLOWED_HOST, max_length=261)]
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 Protocol = Literal["openai-chat", "scripted"]
@@ -64,6 +65,10 @@ EffectName = Literal["none", "read", "write_external", "write_workspace"]
 EstimatorName = Literal["utf8-envelope-v1"]
 JitterName = Literal["full", "none"]
 Action = Literal["retry", "fail"]
+Replay = Literal["never", "in_tool_turns", "always"]
+ReasoningField = Literal["reasoning_content", "reasoning"]
+OutputLimitField = Literal["max_tokens", "max_completion_tokens"]
+ErrorClassName = Literal["context_length", "rate_limit", "quota", "transport", "rejected", "content_filter"]
 JsonObject = dict[str, JsonValue]
 Version = Annotated[int, Field(ge=SCHEMA_VERSION, le=SCHEMA_VERSION)]
 Parameters = dict[Annotated[str, Field(pattern=check.KEY, max_length=64)], JsonValue]
@@ -145,12 +150,55 @@ class AgentDocument(_Document):
     )
 
 
+class DialectDocument(_Document):
+    """The flags of the profile `custom`; absent ones are those of chat completions as they are written."""
+
+    mid_system: bool = Field(default=True, description="System messages are taken behind the first one too.")
+    strict_alternation: bool = Field(
+        default=False, description="User and assistant must alternate; with `mid_system: false`."
+    )
+    first_must_be_user: bool = Field(default=False, description="The user must begin; with `mid_system: false`.")
+    stream_options: bool = Field(default=True, description="Ask for usage by `stream_options.include_usage`.")
+    done_required: bool = Field(default=True, description="A stream is whole only with `[DONE]` at its end.")
+    new_id_opens_call: bool = Field(default=False, description="A new id on a used index of a stream is a new call.")
+    reasoning_replay: Replay = Field(default="never", description="When a model's reasoning is sent back to it.")
+    reasoning_field: ReasoningField = Field(default="reasoning_content", description="The field that it goes back in.")
+    reasoning_if_empty: bool = Field(
+        default=False, description="Send the field with calls also where the model gave no reasoning."
+    )
+    output_limit_field: OutputLimitField = Field(default="max_tokens", description="What bounds the output.")
+    auth_header: HeaderName = Field(default="Authorization", description="The header that carries the key.")
+    auth_prefix: HeaderText = Field(default="Bearer ", description="What stands before the key. Never a secret.")
+    parameters: list[Key] | None = Field(
+        default=None, description="The parameters that exist; absent: any is passed on, the endpoint refuses."
+    )
+    codes: dict[ErrorCode, ErrorClassName] = Field(
+        default_factory=dict,
+        description="What the endpoint's own error codes mean.",
+        json_schema_extra=_NO_OTHER_KEYS,
+    )
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        if (self.strict_alternation or self.first_must_be_user) and self.mid_system:
+            raise PydanticCustomError("dialect", "has a strict order of roles, so it must say `mid_system: false`")
+        return self
+
+
 class ModelDocument(_Document):
     """A model, its endpoint and its numbers."""
 
     protocol: Protocol = Field(description="`scripted` runs in-process, for simulations and benchmarks.")
     profile: Slug = Field(default="generic", description="What is known about the provider's dialect.")
-    base_url: str = Field(min_length=1, max_length=2048, description="An http(s) URL; `script:NAME` if scripted.")
+    base_url: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=2048,
+        description="An http(s) URL; `script:NAME` if scripted. Absent: the profile's own address, where it has one.",
+    )
+    dialect: DialectDocument | None = Field(
+        default=None, description="The flags of `profile: custom`; other profiles have their own."
+    )
     model: str = Field(min_length=1, max_length=256, description="The provider's id of the model.")
     context_window_tokens: Tokens = Field(description="The model's window W. It is never guessed.")
     max_output_tokens: Tokens | None = Field(
@@ -354,6 +402,7 @@ class FrozenModel(_Frozen):
     protocol: Protocol
     profile: Slug
     base_url: str
+    dialect: DialectDocument | None = None
     model: str
     context_window_tokens: Tokens
     max_output_tokens: Tokens | None = None
@@ -447,9 +496,14 @@ TOOL_RETRY = MODEL_RETRY.model_copy(update={"on_unknown": FrozenOnUnknown(action
 
 
 def parse_release(
-    source: bytes | str | dict[str, object], *, known_profiles: Collection[str] = DEFAULT_PROFILES
+    source: bytes | str | dict[str, object],
+    *,
+    known_profiles: Collection[str] = DEFAULT_PROFILES,
+    check_model: check.ModelCheck = check.require_address,
 ) -> ReleaseDocument:
     """Read and check a release document, given as YAML, as JSON or as a mapping.
+
+    `check_model` is what is known of profiles: it finds what is wrong with an entry of `models`.
 
     Raises ReleaseInvalidError with every problem found, each with its path as a JSON pointer (RFC 6901; an
     empty one is the document itself). No message and no exception in its chain holds a value of the document.
@@ -460,7 +514,9 @@ def parse_release(
     if read.readable and isinstance(read.tree, dict):
         known = {problem.path for problem in problems}
         document, shape = _checked_shape(read.tree)
-        cross = check.cross_problems(read.tree, known_profiles, (MODEL_RETRY.initial_ms, MODEL_RETRY.max_ms))
+        cross = check.cross_problems(
+            read.tree, known_profiles, check_model, (MODEL_RETRY.initial_ms, MODEL_RETRY.max_ms)
+        )
         problems += [problem for problem in (*shape, *cross) if problem.path not in known]
     if document is None or problems:
         listed = sorted({(problem.path, problem.text) for problem in problems}, key=_reading_order)

@@ -7,7 +7,7 @@ field hides no other. No message quotes a value, except the names by which a doc
 import difflib
 import re
 import typing
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
@@ -23,6 +23,7 @@ CREDENTIAL = r"^(env:[A-Za-z_][A-Za-z0-9_]*|file:[^\u0000]+)$"
 RATIO = "^0[.][0-9]*[1-9][0-9]*$"
 HEADER_NAME = r"^[A-Za-z0-9!#$%&'*+.^_`|~\-]+$"
 HEADER_TEXT = r"^[\x20-\x7e]*$"
+ERROR_CODE = r"^[\x21-\x7e]+$"
 ALLOWED_HOST = r"^([a-z0-9]([a-z0-9.\-]*[a-z0-9])?|\[[0-9a-f:.]+\])(:[1-9][0-9]{0,4})?$"
 NOT_BLANK = r"\S"
 PATTERN_TEXT = {
@@ -34,6 +35,7 @@ PATTERN_TEXT = {
     RATIO: 'must be decimal text between 0 and 1, both excluded, such as "0.80"',
     HEADER_NAME: "must be the name of a header",
     HEADER_TEXT: "must be printable ASCII on one line",
+    ERROR_CODE: "must be an error code: printable ASCII without blanks",
     ALLOWED_HOST: "must be `host` or `host:port` in lower case",
     NOT_BLANK: "must not be blank",
 }
@@ -43,6 +45,9 @@ OWNED_PARAMETERS = frozenset(
     {"model", "messages", "tools", "functions", "stream", "stream_options", "n"}
     | {"max_tokens", "max_completion_tokens"}
 )
+
+# Finds what is wrong with one entry of `models`: the path inside of it and the text.
+ModelCheck = Callable[[Mapping[str, object]], Iterator[tuple[Path, str]]]
 
 _SUGGESTIONS_MAX = 100  # each one compares a name with all others
 _MISSING_TEXT = {
@@ -121,7 +126,10 @@ def _did_you_mean(name: str, known: Collection[str]) -> str:
 
 
 def cross_problems(
-    tree: Mapping[str, object], known_profiles: Collection[str], retry_defaults: tuple[int, int]
+    tree: Mapping[str, object],
+    known_profiles: Collection[str],
+    check_model: ModelCheck,
+    retry_defaults: tuple[int, int],
 ) -> Iterator[Problem]:
     """What fields say about each other. `retry_defaults` are the built-in `initial_ms` and `max_ms`."""
     models, tools = _named(tree, "models"), _named(tree, "tools")
@@ -129,6 +137,8 @@ def cross_problems(
     yield from _tool_name_problems(tools)
     for key, model in models.items():
         yield from _model_problems(("models", key), model, known_profiles)
+        if isinstance(_mapping(tree, "models").get(key), dict):
+            yield from (Problem(("models", key, *path), text) for path, text in check_model(model))
     yield from _budget_problems(tree, models)
     yield from _delay_problems(tree, models, tools, retry_defaults)
 
@@ -183,6 +193,12 @@ def _tool_name_problems(tools: Mapping[str, Mapping[str, object]]) -> Iterator[P
             yield Problem(path, f"has the same model name as the tool `{other}`: the model could not choose")
         else:
             first_key_of[name] = key
+
+
+def require_address(model: Mapping[str, object]) -> Iterator[tuple[Path, str]]:
+    """The check of a model where nothing is known of profiles: none has an address of its own."""
+    if model.get("base_url") is None:
+        yield ("base_url",), "is required"
 
 
 def _model_problems(path: Path, model: Mapping[str, object], known_profiles: Collection[str]) -> Iterator[Problem]:

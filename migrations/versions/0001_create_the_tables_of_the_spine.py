@@ -26,7 +26,7 @@ _VALUES = {
     "operation_executed": "not_executed executed unknown",
     "operation_kind": "model tool internal",
     "operation_status": "prepared attempting completed failed cancelled unknown",
-    "queued_question_state": "queued started withdrawn",
+    "queued_question_state": "queued started withdrawn failed",
     "run_cleanup_state": "none pending retrying done blocked",
     "run_end_cause": "answer failure stop deadline quota",
     "run_status": "queued running stopping succeeded failed cancelled timed_out budget_exhausted",
@@ -34,6 +34,16 @@ _VALUES = {
     "user_input_delivery_state": "pending claimed delivered carried",
     "user_input_kind": "question supplement",
 }
+
+# What may refer to a blob: index, table, column.
+_BLOB_INDEXES = (
+    ("context_record_blob_ix", "context_record", "blob_id"),
+    ("effective_entry_blob_ix", "effective_entry", "effective_blob_id"),
+    ("operation_raw_blob_ix", "operation", "raw_blob_id"),
+    ("operation_effective_blob_ix", "operation", "effective_blob_id"),
+    ("release_blob_ix", "release", "blob_id"),
+    ("user_input_blob_ix", "user_input", "blob_id"),
+)
 
 
 def _listed(name: str) -> str:
@@ -552,9 +562,18 @@ def upgrade() -> None:
         postgresql_where=sa.text("state = 'queued'"),
         sqlite_where=sa.text("state = 'queued'"),
     )
+    _index_blobs()
+
+
+def _index_blobs() -> None:
+    for name, table, column in _BLOB_INDEXES:
+        where = sa.text(f"{column} IS NOT NULL")
+        op.create_index(name, table, [column], unique=False, postgresql_where=where, sqlite_where=where)
 
 
 def downgrade() -> None:
+    for name, table, _ in _BLOB_INDEXES:
+        op.drop_index(name, table_name=table)
     op.drop_index(
         "queued_question_next_ix",
         table_name="queued_question",

@@ -212,7 +212,7 @@ REQUIREMENTS = {
     ),
     "L25": Requirement(
         "seed 000, 12, row 25",
-        "reading under an authority, in the runtime, the client and the command line; result.read",
+        "reading under an authority, result.read",
         (
             "acceptance/test_reading.py::test_C03_L25_who_may_not_read_hears_the_same_whether_it_exists_or_not",
             "acceptance/test_results.py::test_C19_L25_a_reference_of_another_session_is_refused_like_one_of_nobody",
@@ -275,6 +275,7 @@ REQUIREMENTS = {
         "all; scaled",
         (
             "acceptance/test_durability.py::test_D06_duplicate_messages_for_claimed_finished_and_vanished_rows_change_nothing",
+            "integration/test_fleet.py::test_D06_a_message_of_no_known_form_is_dropped_without_its_words_and_ends_no_worker",
             "integration/test_fleet.py::test_D06_duplicate_and_foreign_messages_change_nothing_and_all_runs_end_right",
             "integration/test_fleet_cases.py::test_D06_each_of_many_duplicates_is_taken_once_and_changes_nothing",
             "integration/test_races_claims.py::test_D06_duplicate_wake_ups_end_without_a_trace",
@@ -457,6 +458,7 @@ REQUIREMENTS = {
             "acceptance/test_provider.py::test_D23_retry_after_is_kept_exactly_plus_at_most_the_first_delay",
             "unit/llm/test_openai_chat_limits.py::test_D23_a_rate_limit_has_its_own_class",
             "unit/llm/test_openai_chat_limits.py::test_D23_each_attempt_is_one_request_and_hands_on_what_retry_after_says",
+            "unit/llm/test_profiles.py::test_D23_the_codes_of_a_provider_decide_before_the_common_tables",
         ),
     ),
     "D24": Requirement(
@@ -491,6 +493,7 @@ REQUIREMENTS = {
             "acceptance/test_wire.py::test_W03_calls_that_share_a_provider_id_have_ids_of_ours_and_are_each_executed_once",
             "unit/llm/test_chat_assembly.py::test_W03_equal_provider_ids_on_two_indexes_are_two_calls",
             "unit/llm/test_chat_assembly.py::test_W03_equal_provider_ids_without_indexes_are_two_calls",
+            "unit/llm/test_discover_and_probe.py::test_W03_ids_are_looked_at",
         ),
     ),
     "W04": Requirement(
@@ -575,6 +578,7 @@ REQUIREMENTS = {
             "unit/llm/test_chat_assembly.py::test_S03_an_error_is_reported_wherever_it_stands",
             "unit/llm/test_http_failures.py::test_S03_an_error_frame_is_classified_by_its_codes",
             "unit/llm/test_openai_chat.py::test_S03_an_error_inside_a_200_stream_is_a_provider_error",
+            "unit/llm/test_profiles.py::test_S03_an_error_in_base_resp_is_a_provider_error_where_the_profile_says_so",
         ),
     ),
     "S04": Requirement(
@@ -613,9 +617,13 @@ REQUIREMENTS = {
     ),
     "S07": Requirement(
         "CASES",
-        "the adapter for chat: apart from text",
+        "chat completions: apart from text, replayed as the profile says",
         (
+            "acceptance/test_profiles.py::test_S07_a_strict_provider_takes_a_session_with_tools_failures_and_reasoning",
+            "acceptance/test_profiles.py::test_S07_the_same_session_fails_where_the_profile_does_not_know_the_dialect",
             "unit/llm/test_chat_assembly.py::test_S07_reasoning_stays_apart_and_is_not_doubled",
+            "unit/llm/test_chat_roles.py::test_S07_an_accepted_answer_keeps_its_reasoning_apart_from_its_text",
+            "unit/llm/test_chat_roles.py::test_S07_reasoning_goes_back_as_the_profile_says",
             "unit/llm/test_openai_chat.py::test_S07_reasoning_is_apart_from_text_and_counts_as_output",
         ),
     ),
@@ -666,5 +674,15 @@ REQUIREMENTS = {
         "CASES",
         "all",
         ("acceptance/test_history.py::test_K09_the_first_message_is_the_same_bytes_forty_runs_later",),
+    ),
+    "K10": Requirement(
+        "CASES",
+        "gate and display; the trigger comes with compaction",
+        (
+            "acceptance/test_profiles.py::test_K10_a_request_of_exactly_the_budget_leaves_and_one_token_more_does_not",
+            "acceptance/test_profiles.py::test_K10_gate_and_display_use_one_number_and_it_is_that_of_the_bytes",
+            "acceptance/test_profiles.py::test_K10_input_and_output_fit_the_window_with_a_limit_of_384000_too",
+            "acceptance/test_profiles.py::test_K10_the_limit_of_the_model_is_what_a_request_asks_for_at_most",
+        ),
     ),
 }

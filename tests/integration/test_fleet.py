@@ -5,6 +5,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,6 +111,50 @@ def test_D06_duplicate_and_foreign_messages_change_nothing_and_all_runs_end_righ
     assert len(everything.lines("task_unknown")) + len(fleet.processes[1].lines("task_unknown")) == 1
     assert [handle.end() for handle in fleet.processes] == [0, 0]
     assert fleet.ports.store.list_workers() == []
+
+
+# Headers and bodies of strangers: (body, headers), sent as JSON.
+WORDS = "the words of a user"
+COMMAND = {"command": {"key": "k", "text": WORDS}}
+TASK = {"lang": "py", "task": "agentloom.submit_input", "id": "1", "root_id": "1", "parent_id": None}
+STRANGE: list[tuple[object, dict[str, Any]]] = [
+    ([[], COMMAND, {}], {**TASK, "task": "agentloom.submit_inputs"}),
+    ([[], COMMAND, {}], {**TASK, "task": ["agentloom.submit_input"]}),
+    ([[], COMMAND, {}], {"task": "agentloom.submit_input"}),
+    ([[], COMMAND, {}], {**TASK, "eta": "never"}),
+    ([[], COMMAND, {}], {**TASK, "timelimit": "short"}),
+    (WORDS, TASK),
+    ({"text": WORDS}, {}),
+    ({"task": "agentloom.submit_input", "id": "1", "args": 5, "kwargs": WORDS}, {}),
+    ({"task": [WORDS], "id": "1", "args": [], "kwargs": {}}, {}),
+]
+
+
+def test_D06_a_message_of_no_known_form_is_dropped_without_its_words_and_ends_no_worker(
+    any_fleet: Fleet, model: DevModel
+) -> None:
+    fleet = any_fleet
+    worker = fleet.worker(f"{STEPS},commands")
+    address = fleet.made.publisher.address
+    with address.publish_connection(5) as connection:
+        # RabbitMQ drops what comes before the queue is there.
+        address.queue("commands")(connection.default_channel).declare()
+        producer = connection.Producer(auto_declare=False)
+        for body, headers in STRANGE:
+            producer.publish(
+                body, exchange="", routing_key=address.name("commands"), serializer="json", headers=headers
+            )
+        producer.publish(
+            WORDS, exchange="", routing_key=address.name("commands"), content_type="application/x-yaml", headers=TASK
+        )
+    wait_for(lambda: len(worker.lines("message_rejected")) == len(STRANGE), "all but the unknown task are rejected")
+    wait_for(lambda: len(worker.lines("task_unknown")) == 1, "the unknown task is named")
+    assert fleet.made.publisher.backlog("commands") == 0
+    run = question(fleet, model, "after all that")
+    wait_for_ends(fleet, [run])
+    assert_right(fleet, [run])
+    assert worker.end() == 0
+    assert WORDS not in worker.log.read_text()
 
 
 def test_D10_a_row_of_another_version_is_put_back_and_runs_when_somebody_knows_it(

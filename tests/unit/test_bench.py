@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bench import fleet, latency, recovery, report, streams, targets
+from bench import fleet, latency, prefix, recovery, report, streams, targets
 
 FLEET: dict[str, Any] = {
     "redis": {"version": "7.0", "origin": "installed"},
@@ -139,3 +139,112 @@ def test_the_page_shows_every_case_and_both_ends_of_a_worker() -> None:
     assert f"| {recovery.DRAIN.name} | attempt_model | 1 | 0.10 | 2.50 | 2.50 |" in page
     assert "| streams open at once | 200 |" in page
     assert report.fleet_tables(None) == []
+
+
+def request(*texts: str, tools: str = "echo") -> dict[str, Any]:
+    """A request as it stands on the wire: its tools and what was said, the system prompt first."""
+    return {"tools": [tools], "messages": [{"content": text} for text in texts]}
+
+
+def test_segments_are_named_by_what_they_are() -> None:
+    first, second = prefix.segments_of(
+        [request("be good", "Q1", "A1", "Q2"), request("be good", "Q1", "A1", "Q2", "x")]
+    )
+    assert first.names == ("tools", "system", "history", "history", "record 2")
+    assert second.names == (*first.names, "record 3")
+
+
+@pytest.mark.parametrize(
+    ("after", "name"),
+    [
+        (request("be good", "Q1", "A1", "Q2", "x"), None),
+        (request("be good", "Q1", "A1", "Q2", tools="other"), "tools"),
+        (request("be better", "Q1", "A1", "Q2"), "system"),
+        (request("be good", "Q1", "A1, less", "Q2"), "history"),
+        (request("be good", "Q1", "A1", "Q2, less"), "record 2"),
+        (request("be good", "Q1", "A1"), "end"),
+    ],
+)
+def test_the_first_segment_that_differs_is_named(after: dict[str, Any], name: str | None) -> None:
+    before, then = prefix.segments_of([request("be good", "Q1", "A1", "Q2"), after])
+    assert prefix.first_difference(before, then) == name
+
+
+def test_a_hit_is_whole_blocks_from_the_beginning_and_nothing_below_the_least() -> None:
+    cache = prefix.PrefixCache()
+    body = bytes(range(256)) * 8
+    assert cache.hit(body) == 0
+    assert cache.hit(body + b"more") == 2048
+    assert cache.hit(body[:1500] + b"other" * 100) == 1408
+    assert cache.hit(b"!" + body) == 0
+    assert cache.hit(body[:1023]) == 0
+    assert cache.hit(body[:1024]) == 1024
+
+
+def test_tokens_of_four_bytes_make_longer_blocks() -> None:
+    cache = prefix.PrefixCache(bytes_per_token=4)
+    body = bytes(range(256)) * 18
+    assert cache.hit(body) == 0
+    assert cache.hit(body + b"more") == 1152
+
+
+def test_a_context_is_compared_with_itself_and_a_session_with_all_of_its_runs() -> None:
+    long = "x" * 4000
+    runs = [
+        prefix.segments_of([request("be good", long), request("be good", long, "y")]),
+        prefix.segments_of([request("be good", long, "y", "z")]),
+    ]
+    found = prefix.summary(runs)
+    assert found["breaks"] == []
+    assert found["session_breaks"] == [None]
+    assert found["ratio"] == pytest.approx(1 / 3, abs=0.05)
+    assert found["session_ratio"] == pytest.approx(2 / 3, abs=0.05)
+
+
+def context_results(dearest_ms: float, *, requests: int = targets.PREFIX_REQUESTS) -> dict[str, Any]:
+    """Two histories, the second one dearer, and a run of so many requests."""
+
+    def step(cpu_ms: float) -> dict[str, float]:
+        return {"samples": 9, "cpu_ms": cpu_ms, "wall_ms": 9.0, "reads": 10, "rows": 9, "writes": 10}
+
+    def case(name: str, cpu_ms: float) -> dict[str, Any]:
+        part = {"prepare": step(cpu_ms), "freeze": step(1.0)}
+        return {"name": name, "records": 10, "runs": 1, "tokens": 12345, "warm": part, "first": part, "cold": part}
+
+    one = {
+        "runs": 1,
+        "requests": requests,
+        "ratio": 0.95,
+        "ratio_4_bytes": 0.94,
+        "append_only": 0.96,
+        "breaks": ["record 3"],
+        "session_ratio": 0.9,
+        "session_breaks": [],
+    }
+    found = {
+        "database": "postgresql",
+        "warm_loops": 9,
+        "cold_loops": 1,
+        "cases": [case("10 records", 3.0), case("1,000 records", dearest_ms)],
+        "prefix": {"run": one, "session": {**one, "runs": 2, "session_breaks": [None]}},
+    }
+    return {"context": [found]}
+
+
+def test_the_targets_of_the_context_say_by_how_much_they_were_missed() -> None:
+    found = verdicts(context_results(3.6))
+    assert found[targets.HISTORY.name] == (pytest.approx(15), "missed by 50.0 %")
+    assert found[targets.PREFIX.name] == (0.95, "missed by 1.0 %")
+    assert verdicts(context_results(3.0))[targets.HISTORY.name] == (0, "met")
+
+
+@pytest.mark.parametrize("results", [{}, {"context": []}, context_results(3.0, requests=20)])
+def test_a_shorter_run_says_nothing_of_the_repeated_prefix(results: dict[str, Any]) -> None:
+    assert verdicts(results)[targets.PREFIX.name] == (None, "not measured")
+
+
+def test_the_page_shows_the_cost_by_history_and_where_prefixes_break() -> None:
+    page = "\n".join(report.context_tables(context_results(3.6)["context"]))
+    assert "| 1,000 records | 12,345 | warm | prepare | 3.60 | 9.00 | 10 | 9 | 10 |" in page
+    assert "| 1 × 50 | 0.950 | 0.940 | 0.960 | 0.900 | record 3 | – |" in page
+    assert report.context_tables([]) == []

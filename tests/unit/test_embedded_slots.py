@@ -10,7 +10,7 @@ from agentloom_worker import Agentloom, telemetry
 from agentloom_worker.bootstrap import migrate_database
 from agentloom_worker.capabilities.threads import ToolThreads
 from agentloom_worker.client import RunStatus, database_url
-from agentloom_worker.embedded import Dispatcher, make_dispatcher
+from agentloom_worker.embedded import IDLE_POLL_S, POLL_S, Dispatcher, make_dispatcher
 from agentloom_worker.llm.adapters.scripted import ScriptedRequest, TextTurn
 from agentloom_worker.runtime.ports import Settings
 from tests.acceptance.harness import ask, over, run_of, wait_for
@@ -88,6 +88,26 @@ def test_no_slot_is_opened_while_none_is_lost(dispatcher: Dispatcher, model: Mod
     dispatcher._replace_lost()
     wait_for(over(dispatcher.ports, run), "the run ends")
     assert len(dispatcher._slots) == THREADS
+
+
+def test_a_process_without_work_looks_at_the_table_four_times_a_second(dispatcher: Dispatcher, model: Model) -> None:
+    """Twenty times while it holds a row or has found one: then more may be due than it has queued."""
+
+    def pauses(count: int) -> list[float]:
+        found, pause_s = [], POLL_S
+        for _ in range(count):
+            pause_s = dispatcher._take_due(pause_s)
+            found.append(pause_s)
+        return found
+
+    assert pauses(4) == [0.1, 0.2, 0.25, 0.25]
+    run = ask(dispatcher.ports, release_document())
+    wait_for(lambda: model.waiting == 1, "a slot holds the row that nobody published")
+    assert pauses(2) == [POLL_S, POLL_S]
+    model.gate.set()
+    wait_for(over(dispatcher.ports, run), "the run ends")
+    wait_for(lambda: not dispatcher.keeper.held(), "nothing is held")
+    assert pauses(3)[-1] == IDLE_POLL_S
 
 
 def test_a_client_that_closes_ends_its_fast_path_and_hears_no_more(tmp_path: Path) -> None:

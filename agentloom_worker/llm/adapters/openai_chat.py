@@ -97,7 +97,7 @@ class OpenAIChatAdapter(ChatEncoding):
                 exchange, Code.MODEL_TRANSPORT_FAILED, Category.TRANSPORT, str(error), RetryClass.TRANSPORT
             )
         except ProviderReportedError as error:
-            failure = failure_of_frame(error.error, secret=attempt.api_key)
+            failure = failure_of_frame(error.error, secret=attempt.api_key, profile=self.profile)
             return Failed(failure, exchange.assembly.partial())
         except (ChatProtocolError, SseProtocolError, httpx.DecodingError) as error:
             return _failed(exchange, Code.MODEL_PROTOCOL_ERROR, Category.PROTOCOL, str(error), None)
@@ -115,7 +115,7 @@ class OpenAIChatAdapter(ChatEncoding):
     def _exchange(self, exchange: _Exchange) -> ModelOutcome:
         watch = exchange.watch
         watch.block_s()  # Refuse before anything is sent, if the call is cancelled or late already.
-        response = self._transport.handle_request(_http_request(exchange))
+        response = self._transport.handle_request(_http_request(exchange, self.profile))
         try:
             exchange.answered = True
             if response.status_code != httpx.codes.OK:
@@ -149,11 +149,12 @@ class OpenAIChatAdapter(ChatEncoding):
             bytes(body[: limits.ERROR_BODY_BYTES_MAX]),
             wall_us=self._clock.wall_us(),
             secret=exchange.attempt.api_key,
+            profile=self.profile,
         )
         return Failed(failure, exchange.assembly.partial())
 
 
-def _http_request(exchange: _Exchange) -> httpx.Request:
+def _http_request(exchange: _Exchange, profile: Profile) -> httpx.Request:
     attempt = exchange.attempt
     headers = {
         "Accept": "text/event-stream",
@@ -164,7 +165,7 @@ def _http_request(exchange: _Exchange) -> httpx.Request:
         "User-Agent": f"agentloom-worker/{__version__}",
     }
     if attempt.api_key is not None:
-        headers["Authorization"] = f"Bearer {attempt.api_key}"
+        headers[profile.auth_header] = f"{profile.auth_prefix}{attempt.api_key}"
     if attempt.idempotency_key is not None:
         headers["Idempotency-Key"] = attempt.idempotency_key
     if attempt.traceparent is not None:

@@ -86,6 +86,8 @@ def _completed(
     ]
     if response.usage is not None:
         fields.extend((("input_tokens", response.usage.input_tokens), ("output_tokens", response.usage.output_tokens)))
+        if response.usage.cached_tokens:
+            fields.append(("cached_tokens", response.usage.cached_tokens))
     return StepResult(
         replace(slice_, operation=done, attempt=ended, node=node),
         key,

@@ -265,6 +265,9 @@ def test_steps_show_attempts_and_durations_and_no_text(cli: Cli, made: Made) -> 
     table = cli("steps", made.done, "--embedded", made.folder).out
     assert "add" in table
     assert "three" not in table
+    assert all((step["request_tokens"] is None) == (step["kind"] != "model") for step in steps)
+    assert steps[0]["repeated_tokens"] == 0
+    assert "of the requests' tokens (estimated) repeat the request before" in table
 
 
 def test_a_request_is_printed_byte_for_byte_and_its_hash_proven(cli: Cli, made: Made) -> None:

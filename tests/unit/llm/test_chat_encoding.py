@@ -166,9 +166,9 @@ def test_a_parameter_that_the_adapter_sets_is_refused(encoding: ChatEncoding, na
 @pytest.mark.parametrize(
     "profile",
     [
-        Profile("p", 1, strict_alternation=True),
+        Profile("p", 1, strict_alternation=True),  # with system messages in the middle, by default
         Profile("p", 1, first_must_be_user=True),
-        Profile("p", 1, reasoning_replay=ReasoningReplay.ALWAYS),
+        Profile("p", 1, reasoning_replay=ReasoningReplay.ALWAYS, reasoning_field="thoughts"),
     ],
 )
 def test_a_flag_that_is_not_implemented_is_refused_and_not_ignored(profile: Profile) -> None:

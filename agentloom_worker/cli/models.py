@@ -1,0 +1,155 @@
+"""`agentloom models`: the profiles, what an endpoint says it has, and how it answers to one small call."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from agentloom_worker.cli.output import print_json, print_table, print_text
+from agentloom_worker.cli.place import AsJson
+from agentloom_worker.clock import SystemClock
+from agentloom_worker.errors import Code, RequestError, RunError
+from agentloom_worker.http.credentials import resolve_credential
+from agentloom_worker.llm import discover as discovery
+from agentloom_worker.llm import probe as probing
+from agentloom_worker.llm.endpoint import Endpoint, EndpointClient
+from agentloom_worker.llm.profiles import PROFILES, Profile
+
+app = typer.Typer(help="Profiles of model providers, and what an endpoint has.", no_args_is_help=True)
+
+BaseUrl = Annotated[
+    str | None, typer.Option("--base-url", metavar="URL", help="The endpoint; else the profile's own address.")
+]
+ProfileName = Annotated[str, typer.Option("--profile", metavar="NAME", help="How the provider is spoken to.")]
+Credential = Annotated[
+    str | None, typer.Option("--credential", metavar="REF", help="Where the key is found: env:NAME or file:PATH.")
+]
+ModelName = Annotated[str, typer.Option("--model", metavar="ID", help="The provider's id of the model.")]
+
+
+@app.callback()
+def models() -> None:
+    """Profiles of model providers, and what an endpoint has."""
+
+
+@app.command("profiles")
+def profiles(as_json: AsJson = False) -> None:
+    """List the profiles with their flags, the facts they stand on and the pages that say so."""
+    if as_json:
+        print_json({"profiles": [_document(profile) for profile in PROFILES.values()]})
+        return
+    print_table(
+        ("profile", "version", "protocols", "address", "order of roles", "reasoning back", "parameters"),
+        [
+            (
+                profile.name,
+                profile.version,
+                ", ".join(profile.protocols or ("any",)),
+                profile.base_url or "none: name one",
+                _roles(profile),
+                profile.reasoning_replay.value,
+                "any" if profile.parameters is None else len(profile.parameters),
+            )
+            for profile in PROFILES.values()
+        ],
+    )
+    for profile in PROFILES.values():
+        print_text(f"\n{profile.name}")
+        for fact in profile.facts:
+            print_text(f"  {fact.text}\n    {fact.source}")
+        for known in profile.models:
+            print_text(f"  model {known.model}: {_numbers(known.context_window_tokens, known.max_output_tokens)}")
+            print_text(f"    {known.source}")
+
+
+@app.command("discover")
+def discover(
+    base_url: BaseUrl = None, profile: ProfileName = "generic", credential: Credential = None, as_json: AsJson = False
+) -> None:
+    """List the models that an endpoint says it has. A window that nobody tells is unknown; none is guessed."""
+    with _asking(base_url, profile, credential) as (client, endpoint):
+        found = discovery.discover(client, endpoint)
+    if as_json:
+        print_json({"base_url": endpoint.base_url, "profile": profile, "models": found})
+        return
+    print_table(
+        ("id", "window", "maximum output", "told by", "features"),
+        [
+            (
+                one.provider_model_id,
+                one.context_window_tokens or "unknown",
+                one.max_output_tokens or "unknown",
+                f"{one.metadata_source.value}: {one.told_by}" if one.told_by else None,
+                ", ".join(one.supported_features),
+            )
+            for one in found
+        ],
+    )
+
+
+@app.command("probe")
+def probe(
+    model: ModelName,
+    base_url: BaseUrl = None,
+    profile: ProfileName = "generic",
+    credential: Credential = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make one small call with a tool, and show what it showed and what it could not. It may cost a few tokens.
+
+    Exit code 1 where the answer contradicts the profile.
+    """
+    with _asking(base_url, profile, credential) as (client, endpoint):
+        found = probing.probe(client, endpoint, model)
+    if as_json:
+        print_json({"base_url": endpoint.base_url, "profile": profile, "model": model, **_shown(found)})
+    else:
+        print_table(("about", "found", "what was seen"), [(one.about, one.found, one.detail) for one in found.findings])
+        for sentence in found.contradictions:
+            print_text(f"contradiction: {sentence}")
+        print_text("\nnot shown by a call:")
+        for sentence in found.not_shown:
+            print_text(f"  {sentence}")
+    if found.contradictions:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _asking(base_url: str | None, name: str, credential: str | None) -> Iterator[tuple[EndpointClient, Endpoint]]:
+    profile = PROFILES.get(name)
+    if profile is None:
+        raise RequestError(Code.INPUT_INVALID, f"no profile {name}: there are {', '.join(PROFILES)}")
+    address = base_url or profile.base_url
+    if address is None:
+        raise RequestError(Code.INPUT_INVALID, f"profile {name} has no address of its own: say --base-url")
+    try:
+        key = None if credential is None else resolve_credential(credential)
+    except RunError as error:
+        raise RequestError(error.code, error.message) from None
+    client = EndpointClient(SystemClock())
+    try:
+        yield client, Endpoint(address, profile, key)
+    finally:
+        client.close()
+
+
+def _document(profile: Profile) -> dict[str, object]:
+    named = {name: getattr(profile, name) for name in Profile.__slots__}
+    for name in ("parameters", "responses_parameters", "unsupported"):
+        named[name] = None if named[name] is None else sorted(named[name])
+    return named
+
+
+def _shown(found: probing.Probe) -> dict[str, object]:
+    return {"findings": found.findings, "contradictions": found.contradictions, "not_shown": found.not_shown}
+
+
+def _roles(profile: Profile) -> str:
+    if profile.strict_alternation:
+        return "alternating"
+    return "free" if profile.mid_system else "one system message"
+
+
+def _numbers(window: int | None, output: int | None) -> str:
+    return f"window {window or 'unknown'}, maximum output {output or 'unknown'}"

@@ -1,0 +1,52 @@
+"""The table of profiles: `profile` of a release's model → how the provider's dialect differs.
+
+Each file states what a provider documents, with the page that says so; what is not known is absent. Nothing here is
+asked of an endpoint at run time, and a profile never changes its behaviour without a new version. A frozen release
+names no version, which means 1: the first profile that gets another one adds the field, and keeps the old one here.
+"""
+
+from agentloom_worker.llm.profiles.azure_openai import AZURE_OPENAI
+from agentloom_worker.llm.profiles.custom import CUSTOM, custom_profile
+from agentloom_worker.llm.profiles.dashscope import DASHSCOPE
+from agentloom_worker.llm.profiles.deepseek import DEEPSEEK
+from agentloom_worker.llm.profiles.generic import GENERIC
+from agentloom_worker.llm.profiles.litellm_proxy import LITELLM_PROXY
+from agentloom_worker.llm.profiles.llama_cpp import LLAMA_CPP
+from agentloom_worker.llm.profiles.minimax import MINIMAX
+from agentloom_worker.llm.profiles.moonshot import MOONSHOT
+from agentloom_worker.llm.profiles.ollama import OLLAMA
+from agentloom_worker.llm.profiles.openai import OPENAI
+from agentloom_worker.llm.profiles.openrouter import OPENROUTER
+from agentloom_worker.llm.profiles.profile import ErrorClass, Fact, KnownModel, Profile, ReasoningReplay
+from agentloom_worker.llm.profiles.vllm import VLLM
+from agentloom_worker.llm.profiles.zhipu import ZHIPU
+
+PROFILES: dict[str, Profile] = {
+    profile.name: profile
+    for profile in (
+        GENERIC,
+        OPENAI,
+        AZURE_OPENAI,
+        OPENROUTER,
+        DEEPSEEK,
+        ZHIPU,
+        DASHSCOPE,
+        MINIMAX,
+        MOONSHOT,
+        VLLM,
+        LLAMA_CPP,
+        OLLAMA,
+        LITELLM_PROXY,
+        CUSTOM,
+    )
+}
+
+__all__ = [
+    "PROFILES",
+    "ErrorClass",
+    "Fact",
+    "KnownModel",
+    "Profile",
+    "ReasoningReplay",
+    "custom_profile",
+]

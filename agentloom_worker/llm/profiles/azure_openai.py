@@ -1,0 +1,28 @@
+"""Azure OpenAI, the v1 API: the address is the resource's own, the model is the name of a deployment."""
+
+from agentloom_worker.llm.profiles.openai import CHAT_PARAMETERS, RESPONSES_PARAMETERS
+from agentloom_worker.llm.profiles.profile import Fact, Profile
+
+_REFERENCE = "https://learn.microsoft.com/en-us/azure/foundry/reference/rest/chat-create-chat-completion"
+
+AZURE_OPENAI = Profile(
+    "azure-openai",
+    1,
+    protocols=("openai-chat", "openai-responses"),
+    auth_header="api-key",
+    auth_prefix="",
+    output_limit_field="max_completion_tokens",
+    parameters=CHAT_PARAMETERS,
+    responses_parameters=RESPONSES_PARAMETERS,
+    facts=(
+        Fact("base_url is https://RESOURCE.openai.azure.com/openai/v1; parameters as OpenAI's", _REFERENCE),
+        Fact(
+            "v1 needs no api-version",
+            "https://learn.microsoft.com/en-us/azure/foundry/openai/api-version-lifecycle",
+        ),
+        Fact(
+            "the key goes into the header api-key",
+            "https://developers.cloudflare.com/ai-gateway/providers/azureopenai/",
+        ),
+    ),
+)

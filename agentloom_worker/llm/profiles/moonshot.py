@@ -1,0 +1,42 @@
+"""Moonshot's Kimi. https://api.moonshot.cn/v1 is the same in China, by base_url."""
+
+from agentloom_worker.llm.profiles.profile import ErrorClass, Fact, Profile, ReasoningReplay
+
+_ERRORS = "https://platform.kimi.ai/docs/api/errors"
+_FIELDS = "https://java.agentscope.io/v2/en/integration/model/kimi"
+
+MOONSHOT = Profile(
+    "moonshot",
+    1,
+    mid_system=False,  # no page says that more than one is taken
+    reasoning_replay=ReasoningReplay.ALWAYS,
+    protocols=("openai-chat",),
+    base_url="https://api.moonshot.ai/v1",
+    output_limit_field="max_completion_tokens",
+    parameters=frozenset(
+        {
+            "frequency_penalty",
+            "presence_penalty",
+            "reasoning_effort",
+            "response_format",
+            "stop",
+            "temperature",
+            "thinking",
+            "top_p",
+        }
+    ),
+    codes={
+        "content_filter": ErrorClass.CONTENT_FILTER,
+        "engine_overloaded_error": ErrorClass.RATE_LIMIT,
+        "exceeded_current_quota_error": ErrorClass.QUOTA,
+        "rate_limit_reached_error": ErrorClass.RATE_LIMIT,
+    },
+    facts=(
+        Fact("errors by type; a context that is too long is an invalid_request_error like others", _ERRORS),
+        Fact(
+            "with thinking, a message with calls and without reasoning_content is refused",
+            "https://www.kimi.com/code/docs/kimi-code/error-reference.html",
+        ),
+        Fact("max_completion_tokens; reasoning_content is kept in the history of messages", _FIELDS),
+    ),
+)

@@ -1,0 +1,75 @@
+"""OpenAI's own API."""
+
+from agentloom_worker.llm.profiles.profile import Fact, Profile
+
+_REFERENCE = "https://docs.rs/openai-openapi-types/latest/openai_openapi_types/struct.CreateChatCompletionRequest.html"
+
+# Without what this runtime owns or cannot carry: n, tools, functions, audio, modalities.
+CHAT_PARAMETERS = frozenset(
+    {
+        "frequency_penalty",
+        "logit_bias",
+        "logprobs",
+        "metadata",
+        "parallel_tool_calls",
+        "prediction",
+        "presence_penalty",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "reasoning_effort",
+        "response_format",
+        "safety_identifier",
+        "seed",
+        "service_tier",
+        "stop",
+        "store",
+        "temperature",
+        "tool_choice",
+        "top_logprobs",
+        "top_p",
+        "user",
+        "verbosity",
+        "web_search_options",
+    }
+)
+# Without history kept by the server (store, conversation, previous_response_id, background) and without
+# `truncation`, which would drop history silently.
+RESPONSES_PARAMETERS = frozenset(
+    {
+        "max_tool_calls",
+        "metadata",
+        "parallel_tool_calls",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "reasoning",
+        "safety_identifier",
+        "service_tier",
+        "temperature",
+        "text",
+        "tool_choice",
+        "top_logprobs",
+        "top_p",
+        "user",
+    }
+)
+
+OPENAI = Profile(
+    "openai",
+    1,
+    protocols=("openai-chat", "openai-responses"),
+    base_url="https://api.openai.com/v1",
+    output_limit_field="max_completion_tokens",
+    parameters=CHAT_PARAMETERS,
+    responses_parameters=RESPONSES_PARAMETERS,
+    facts=(
+        Fact("parameters; max_completion_tokens bounds the output, max_tokens is deprecated", _REFERENCE),
+        Fact(
+            "429 is a rate limit, or a used-up quota with the code insufficient_quota",
+            "https://developers.openai.com/docs/guides/error-codes",
+        ),
+        Fact(
+            "takes several system messages, also in the middle",
+            "https://github.com/can1357/oh-my-pi/issues/958",
+        ),
+    ),
+)

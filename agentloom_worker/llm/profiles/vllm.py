@@ -1,0 +1,82 @@
+"""vLLM's server. What it takes depends on the chat template of the model that it serves: the strictest is assumed."""
+
+from agentloom_worker.llm.profiles.profile import Fact, Profile, ReasoningReplay
+
+VLLM = Profile(
+    "vllm",
+    1,
+    mid_system=False,
+    strict_alternation=True,
+    first_must_be_user=True,
+    reasoning_replay=ReasoningReplay.IN_TOOL_TURNS,
+    reasoning_field="reasoning",
+    protocols=("openai-chat", "openai-responses"),
+    base_url="http://localhost:8000/v1",
+    # It ignores what it does not know, so what is not listed here would be dropped silently. Without `user`, which it
+    # ignores too, and `truncate_prompt_tokens`, which drops the beginning of a history.
+    parameters=frozenset(
+        {
+            "allowed_token_ids",
+            "bad_words",
+            "cache_salt",
+            "chat_template",
+            "chat_template_kwargs",
+            "documents",
+            "frequency_penalty",
+            "ignore_eos",
+            "include_reasoning",
+            "include_stop_str_in_output",
+            "length_penalty",
+            "logit_bias",
+            "logprobs",
+            "min_p",
+            "min_tokens",
+            "parallel_tool_calls",
+            "presence_penalty",
+            "priority",
+            "prompt_logprobs",
+            "reasoning_effort",
+            "repetition_penalty",
+            "response_format",
+            "seed",
+            "session_id",
+            "skip_special_tokens",
+            "spaces_between_special_tokens",
+            "stop",
+            "stop_token_ids",
+            "structured_outputs",
+            "temperature",
+            "thinking_token_budget",
+            "tool_choice",
+            "top_k",
+            "top_logprobs",
+            "top_p",
+            "use_beam_search",
+            "vllm_xargs",
+        }
+    ),
+    responses_parameters=frozenset({"reasoning", "temperature", "text", "tool_choice", "top_p"}),
+    facts=(
+        Fact(
+            "one system message, at the beginning, where the template says so",
+            "https://github.com/vllm-project/vllm/issues/41114",
+        ),
+        Fact(
+            "user and assistant must alternate where the template says so",
+            "https://github.com/suitenumerique/conversations/issues/197",
+        ),
+        Fact("reasoning comes in the field reasoning", "https://github.com/vllm-project/vllm/pull/33402"),
+        Fact(
+            "models that think between calls get their reasoning back",
+            "https://docs.vllm.ai/en/v0.17.1/features/interleaved_thinking/",
+        ),
+        Fact(
+            "parameters; user is ignored",
+            "https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/openai/chat_completion/protocol.py",
+        ),
+        Fact(
+            "listens on port 8000",
+            "https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html",
+        ),
+    ),
+)

@@ -1,0 +1,176 @@
+"""Whole runs against providers of other dialects, and the one number that counts a request (CASES K10)."""
+
+import json
+from typing import Any
+
+import pytest
+
+from agentloom_worker.audit import run_audit
+from agentloom_worker.devmodel import DevModel
+from agentloom_worker.domain.authority import ReadAuthority
+from agentloom_worker.domain.budget import utf8_envelope_tokens
+from agentloom_worker.domain.operation import Operation
+from agentloom_worker.domain.recipe import Recipe
+from agentloom_worker.domain.release import load_release
+from agentloom_worker.domain.run import RunStatus
+from agentloom_worker.errors import Code
+from agentloom_worker.ids import RunId
+from agentloom_worker.runtime.ports import Ports
+from agentloom_worker.runtime.publish import resolve_release
+from agentloom_worker.runtime.reading import materialize
+from tests.acceptance.harness import (
+    answer,
+    ask,
+    attempts,
+    dev_model,
+    frozen_bodies,
+    http_release,
+    model_operations,
+    run_of,
+    simulated,
+)
+from tests.factories import python_tool, release_document
+
+TOOLS = {"echo": python_tool()}
+TURNS = (
+    {"when": {"last_text_matches": "break$"}, "answer": {"http_error": {"status": 400}}},
+    {
+        "when": {"last_role": "user", "user_text_contains": "use the tool"},
+        "answer": {"reasoning": "it must be echoed", "tool_calls": [{"name": "echo", "arguments": {"text": "hm"}}]},
+    },
+    {"answer": {"text": "done", "reasoning": "that was it"}},
+)
+STRICT = {
+    "mid_system": False,
+    "strict_alternation": True,
+    "first_must_be_user": True,
+    "reasoning_field": "reasoning",
+    "wants_reasoning": "in_tool_turns",
+}
+
+
+def _of(model: DevModel, profile: str, **more: Any) -> dict[str, Any]:
+    return http_release(model, tools=TOOLS, models={"main": {"profile": profile, **more}})
+
+
+def _session(worker: Any, document: dict[str, Any], *questions: str) -> list[RunId]:
+    made: list[RunId] = []
+    for question in questions:
+        made.append(ask(worker.ports, document, question, session_of=made[0] if made else None))
+        worker.drive()
+    return made
+
+
+def test_S07_a_strict_provider_takes_a_session_with_tools_failures_and_reasoning(database_url: str) -> None:
+    with dev_model(*TURNS, dialect=STRICT) as model, simulated(database_url) as worker:
+        made = _session(worker, _of(model, "vllm"), "use the tool", "break", "and now?", "use the tool again")
+        ports = worker.ports
+        states = [run_of(ports, run_id).status for run_id in made]
+        assert states == [RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.SUCCEEDED, RunStatus.SUCCEEDED]
+        sent = [request.body for request in model.requests]
+        assert sent == [body for run_id in made for body in frozen_bodies(ports, run_id)]
+        # Of all refusals only the scripted one: the others would be those of the dialect.
+        assert [attempt.http_status for run_id in made for attempt in attempts(ports, run_id)].count(400) == 1
+        # The audit builds them once more, with their estimates.
+        assert list(run_audit(ports)) == []
+        last = json.loads(sent[-1])["messages"]
+        assert [one["reasoning"] for one in last if one.get("tool_calls")] == ["it must be echoed"] * 1
+
+
+def test_S07_the_same_session_fails_where_the_profile_does_not_know_the_dialect(database_url: str) -> None:
+    with dev_model(*TURNS, dialect=STRICT) as model, simulated(database_url) as worker:
+        (run_id,) = _session(worker, _of(model, "generic"), "use the tool")
+        assert run_of(worker.ports, run_id).end_code == Code.MODEL_REQUEST_REJECTED
+        assert "reasoning is missing" in (attempts(worker.ports, run_id)[-1].detail or "")
+
+
+@pytest.mark.parametrize("profile", ["openai", "deepseek", "moonshot", "zhipu", "minimax", "dashscope", "custom"])
+def test_a_provider_gets_the_key_and_the_limit_where_it_looks_for_them(
+    database_url: str, profile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENTLOOM_TEST_KEY", "k-1")
+    limit = "max_completion_tokens" if profile in ("openai", "moonshot", "minimax") else "max_tokens"
+    custom = {"dialect": {"auth_header": "x-key", "auth_prefix": ""}} if profile == "custom" else {}
+    auth = {"header": "x-key", "value": "k-1"} if custom else {"header": "Authorization", "value": "Bearer k-1"}
+    dialect = {"output_limit_field": limit, "auth": auth, "parameters": ["temperature"]}
+    with dev_model(*TURNS, dialect=dialect) as model, simulated(database_url) as worker:
+        document = _of(model, profile, credential="env:AGENTLOOM_TEST_KEY", parameters={"temperature": 0}, **custom)
+        (run_id,) = _session(worker, document, "use the tool")
+        assert answer(worker.ports, run_id) == "done"
+
+
+def _shown(ports: Ports, run_id: RunId, operation: Operation) -> Any:
+    return materialize(ports, ReadAuthority(run_of(ports, run_id).session_id, "assistant"), operation.operation_id)
+
+
+@pytest.mark.parametrize("profile", ["generic", "vllm"])
+def test_K10_gate_and_display_use_one_number_and_it_is_that_of_the_bytes(database_url: str, profile: str) -> None:
+    with dev_model(*TURNS) as model, simulated(database_url) as worker:
+        made = _session(worker, _of(model, profile), "use the tool", "and now?", "use the tool")
+        counted = 0
+        for run_id in made:
+            for operation, body in zip(
+                model_operations(worker.ports, run_id), frozen_bodies(worker.ports, run_id), strict=True
+            ):
+                recipe = Recipe.from_bytes(operation.request or b"")
+                sent = json.loads(body)
+                tools = len(sent.get("tools", ()))
+                assert recipe.tokens == utf8_envelope_tokens(len(body), len(sent["messages"]), tools)
+                assert _shown(worker.ports, run_id, operation).tokens == recipe.tokens
+                counted += 1
+        assert counted == 5
+
+
+def test_K10_a_request_of_exactly_the_budget_leaves_and_one_token_more_does_not(database_url: str) -> None:
+    with dev_model({"answer": {"text": "fine"}}) as model, simulated(database_url) as worker:
+        ports = worker.ports
+
+        def asked(words: str, window: int) -> RunId:
+            context = {"output_reserve_tokens": 1_000, "safety_margin_tokens": 0}
+            document = http_release(model, models={"main": {"context_window_tokens": window}}, context=context)
+            run_id = ask(ports, document, words)
+            worker.drive()
+            return run_id
+
+        first = asked("How long?", 128_000)
+        (operation,) = model_operations(ports, first)
+        cost = Recipe.from_bytes(operation.request or b"").tokens
+        fits, too_long = asked("How long?", cost + 1_000), asked("How long?!", cost + 1_000)
+        assert run_of(ports, fits).status is RunStatus.SUCCEEDED
+        run = run_of(ports, too_long)
+        assert run.end_code == Code.CONTEXT_PROTECTED_INPUT_TOO_LARGE
+        assert f"the request is estimated at {cost + 1} tokens" in (run.end_detail or "")
+        assert f"the budget is {cost} = window {cost + 1_000} - output reserve 1000" in (run.end_detail or "")
+        assert len(model.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("window", "context", "reserve", "asked"),
+    [
+        (1_000_000, {}, 250_000, 250_000),
+        (1_000_000, {"output_reserve_tokens": 384_000}, 384_000, 384_000),
+        (1_000_000, {"output_reserve_tokens": 500_000}, 500_000, 384_000),
+        (400_000, {"output_reserve_tokens": 384_000}, 384_000, 384_000),
+        (128_000, {}, 32_000, 32_000),
+        (4_096, {}, 1_024, 1_024),
+    ],
+)
+def test_K10_input_and_output_fit_the_window_with_a_limit_of_384000_too(
+    window: int, context: dict[str, Any], reserve: int, asked: int
+) -> None:
+    main = {"context_window_tokens": window, "max_output_tokens": 384_000}
+    release = load_release(resolve_release(release_document(models={"main": main}, context=context)).body)
+    budget = release.budget
+    assert (budget.output_reserve_tokens, release.max_output_tokens) == (reserve, asked)
+    assert budget.input_budget_tokens + budget.output_reserve_tokens + budget.safety_margin_tokens == window
+    assert 0 < release.max_output_tokens <= budget.output_reserve_tokens
+
+
+def test_K10_the_limit_of_the_model_is_what_a_request_asks_for_at_most(database_url: str) -> None:
+    context = {"output_reserve_tokens": 500_000}
+    main = {"context_window_tokens": 1_000_000, "max_output_tokens": 384_000}
+    with dev_model({"answer": {"text": "fine"}}) as model, simulated(database_url) as worker:
+        run_id = ask(worker.ports, http_release(model, models={"main": main}, context=context))
+        worker.drive()
+        (body,) = frozen_bodies(worker.ports, run_id)
+        assert json.loads(body)["max_tokens"] == 384_000

@@ -1,0 +1,125 @@
+"""`agentloom models` as people and programs use it, against a dev-model over real HTTP."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from agentloom_worker.cli.app import main
+from agentloom_worker.devmodel import DevModel, parse_script
+from agentloom_worker.llm.probe import TOOL_NAME
+from agentloom_worker.llm.profiles import PROFILES
+
+KEY = "sk-test-0123456789abcdef"
+SCRIPT = {
+    "schema_version": 1,
+    "models": ["plain", {"id": "big", "max_model_len": 32768}],
+    "dialect": {"auth": {"header": "Authorization", "value": f"Bearer {KEY}"}},
+    "turns": [
+        {"when": {"model": "endless"}, "answer": {"text": "x", "omit": ["done"]}},
+        {"answer": {"tool_calls": [{"name": TOOL_NAME, "arguments": {"word": "ready"}}]}},
+    ],
+}
+
+
+@pytest.fixture
+def model() -> Iterator[DevModel]:
+    with DevModel(parse_script(SCRIPT)) as served:
+        yield served
+
+
+@pytest.fixture
+def key(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("MODELS_TEST_KEY", KEY)
+    return "env:MODELS_TEST_KEY"
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as left:
+        main(["models", *map(str, arguments)])
+    streams = capsys.readouterr()
+    return int(left.value.code or 0), streams.out, streams.err
+
+
+def test_profiles_are_listed_with_their_facts_and_sources(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "profiles")
+    assert code == 0
+    for profile in PROFILES.values():
+        assert all(fact.source in out for fact in profile.facts)
+    assert "window 262144, maximum output 32768" in out
+
+
+def test_profiles_as_json_hold_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "profiles", "--json")
+    listed: list[dict[str, Any]] = json.loads(out)["profiles"]
+    assert [one["name"] for one in listed] == list(PROFILES)
+    zhipu = next(one for one in listed if one["name"] == "zhipu")
+    assert zhipu["codes"]["1261"] == "context_length"
+    assert zhipu["reasoning_replay"] == "in_tool_turns"
+    assert {"text", "source"} <= set(zhipu["facts"][0])
+
+
+def test_discover_lists_what_the_endpoint_tells(capsys: pytest.CaptureFixture[str], model: DevModel, key: str) -> None:
+    code, out, _ = run(capsys, "discover", "--base-url", model.base_url, "--profile", "vllm", "--credential", key)
+    assert code == 0
+    assert "provider: max_model_len" in out and "unknown" in out
+    _, out, _ = run(capsys, "discover", "--base-url", model.base_url, "--credential", key, "--json")
+    assert [
+        (one["provider_model_id"], one["context_window_tokens"], one["metadata_source"])
+        for one in json.loads(out)["models"]
+    ] == [
+        ("big", 32768, "provider"),
+        ("plain", None, "unknown"),
+    ]
+
+
+def test_probe_shows_what_it_found_and_what_it_could_not(
+    capsys: pytest.CaptureFixture[str], model: DevModel, key: str
+) -> None:
+    asked = ("probe", "--base-url", model.base_url, "--model", "plain", "--credential", key)
+    code, out, _ = run(capsys, *asked)
+    assert code == 0
+    assert "called with the arguments asked for" in out and "not shown by a call:" in out
+    code, out, _ = run(capsys, *asked, "--json")
+    document = json.loads(out)
+    assert code == 0 and document["contradictions"] == []
+    assert {one["about"]: one["found"] for one in document["findings"]}["usage"] == "yes"
+
+
+def test_probe_leaves_with_1_where_the_answer_contradicts_the_profile(
+    capsys: pytest.CaptureFixture[str], model: DevModel, key: str
+) -> None:
+    asked = ("probe", "--base-url", model.base_url, "--model", "endless", "--credential", key)
+    code, out, _ = run(capsys, *asked)
+    assert code == 1 and "contradiction: profile generic waits for [DONE]" in out
+    assert run(capsys, *asked, "--profile", "minimax")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("discover", "--profile", "no-such"), "error INPUT_INVALID: no profile no-such: there are generic, openai"),
+        (("discover",), "error INPUT_INVALID: profile generic has no address of its own: say --base-url"),
+        (("discover", "--base-url", "x"), "error INPUT_INVALID: the base URL must be an http or https address"),
+        (("discover", "--profile", "openai", "--credential", "env:NOT_SET_HERE"), "error CREDENTIAL_UNAVAILABLE"),
+        (
+            ("discover", "--base-url", "http://127.0.0.1:1/v1"),
+            "error MODEL_TRANSPORT_FAILED: http://127.0.0.1:1/v1/models",
+        ),
+    ],
+)
+def test_a_mistake_is_named_with_its_remedy(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
+) -> None:
+    code, _, err = run(capsys, *arguments)
+    assert code == 1 and words in err
+
+
+def test_a_key_that_is_refused_is_shown_nowhere(
+    capsys: pytest.CaptureFixture[str], model: DevModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WRONG_KEY", "sk-wrong-0123456789")
+    code, out, err = run(capsys, "discover", "--base-url", model.base_url, "--credential", "env:WRONG_KEY")
+    assert code == 1 and "HTTP 401" in err
+    assert "sk-wrong" not in out + err

@@ -1,0 +1,318 @@
+"""The table of profiles: what it promises about itself, what it refuses in a release, how it reads errors."""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from agentloom_worker.canonical import sha256_hex
+from agentloom_worker.clock import SystemClock
+from agentloom_worker.context.view import View
+from agentloom_worker.domain.model import Executed, ToolSchema
+from agentloom_worker.domain.policy import RetryClass
+from agentloom_worker.domain.release import load_release
+from agentloom_worker.errors import Code, ReleaseInvalidError
+from agentloom_worker.llm.adapters import ADAPTERS, AdapterPorts, Adapters
+from agentloom_worker.llm.adapters.openai_chat import OpenAIChatAdapter
+from agentloom_worker.llm.chat_assembly import ChatAssembly, ProviderReportedError
+from agentloom_worker.llm.chat_encoding import RESERVED_PARAMETERS, ChatEncoding
+from agentloom_worker.llm.http_failures import failure_of_frame, failure_of_status
+from agentloom_worker.llm.profiles import PROFILES, ErrorClass, Profile, custom_profile
+from agentloom_worker.runtime.publish import resolve_release
+from agentloom_worker.wire.release import DialectDocument
+from tests.factories import release_document
+from tests.unit.llm.test_chat_roles import CONVERSATION, PARAMETERS
+
+BODIES = Path(__file__).parents[2] / "golden" / "openai_chat_1" / "profiles.json"
+NAMES = [
+    "generic",
+    "openai",
+    "azure-openai",
+    "openrouter",
+    "deepseek",
+    "zhipu",
+    "dashscope",
+    "minimax",
+    "moonshot",
+    "vllm",
+    "llama-cpp",
+    "ollama",
+    "litellm-proxy",
+    "custom",
+]
+URL = "https://api.example.com/v1"
+TOOLS = (ToolSchema("look", "Looks.", {"type": "object"}),)
+
+
+def body_of(profile: Profile) -> bytes:
+    encoding = ChatEncoding(profile)
+    view = View(seam=encoding.seam).extend([encoding.encode_message(message) for message in CONVERSATION])
+    return encoding.frame_body(PARAMETERS, view, encoding.encode_tools(TOOLS)).join()
+
+
+def problems(**model: Any) -> dict[str, str]:
+    main = {"protocol": "openai-chat", "base_url": URL, **model}
+    document = release_document(models={"main": main})
+    for name in [name for name, value in model.items() if value is None]:
+        del document["models"]["main"][name]
+    with pytest.raises(ReleaseInvalidError) as caught:
+        resolve_release(document)
+    return dict(caught.value.problems)
+
+
+def bound(**model: Any) -> Any:
+    main = {"protocol": "openai-chat", "base_url": URL, **model}
+    document = release_document(models={"main": main})
+    for name in [name for name, value in model.items() if value is None]:
+        del document["models"]["main"][name]
+    return load_release(resolve_release(document).body).model
+
+
+def test_every_profile_stands_in_the_table_under_its_name() -> None:
+    assert list(PROFILES) == NAMES
+    assert all(name == profile.name for name, profile in PROFILES.items())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_profile_is_complete_and_names_its_sources(name: str) -> None:
+    profile = PROFILES[name]
+    ChatEncoding(profile)  # its flags are implemented
+    assert profile.facts
+    sources = [fact.source for fact in profile.facts] + [known.source for known in profile.models]
+    if name not in ("generic", "custom"):
+        assert all(source.startswith("https://") for source in sources)
+        assert profile.protocols and profile.protocols[0] == "openai-chat"
+    for names in (profile.parameters, profile.responses_parameters):
+        assert not names or not names & (RESERVED_PARAMETERS - {"functions"})
+    assert profile.base_url is None or re.fullmatch(r"https?://[^/?]+(/[^?]*[^/?])?", profile.base_url)
+    assert {dotted.split(".")[0] for dotted in profile.unsupported} <= (profile.parameters or frozenset())
+    assert not profile.models or all(known.context_window_tokens for known in profile.models)
+
+
+def test_the_bytes_of_a_version_of_a_profile_never_change() -> None:
+    recorded = json.loads(BODIES.read_bytes())
+    found = {f"{profile.name}@{profile.version}": sha256_hex(body_of(profile)) for profile in PROFILES.values()}
+    assert {name: recorded[name] for name in found} == found, "other bytes need a new version of the profile"
+
+
+def test_generic_is_the_protocol_and_nothing_else() -> None:
+    plain = dataclasses.replace(PROFILES["generic"], facts=())
+    assert plain == Profile("generic", 1)
+    assert OpenAIChatAdapter(SystemClock(), plain).version == "openai-chat@1/generic@1"
+
+
+def test_a_setting_that_a_profile_does_not_carry_is_refused_with_its_path() -> None:
+    found = problems(profile="deepseek", parameters={"temperature": 0, "top_k": 4, "seed": 1})
+    assert list(found) == ["/models/main/parameters/seed", "/models/main/parameters/top_k"]
+    text = found["/models/main/parameters/top_k"]
+    assert text.startswith("MODEL_FEATURE_UNSUPPORTED: profile deepseek carries no such parameter; it carries")
+    assert "temperature" in text
+
+
+def test_a_value_that_needs_what_a_profile_lacks_is_refused_with_its_path() -> None:
+    found = problems(profile="zhipu", parameters={"thinking": {"type": "enabled", "clear_thinking": False}})
+    assert list(found) == ["/models/main/parameters/thinking/clear_thinking"]
+    bound(profile="zhipu", parameters={"thinking": {"type": "enabled"}})
+
+
+def test_a_parameter_of_the_worker_is_reported_once() -> None:
+    assert (
+        "is set by the worker"
+        in problems(profile="openai", parameters={"max_tokens": 1})["/models/main/parameters/max_tokens"]
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if PROFILES[name].parameters])
+def test_every_parameter_of_a_profile_can_be_set(name: str) -> None:
+    parameters = dict.fromkeys(PROFILES[name].parameters or (), 1)
+    assert [key for key, _ in bound(profile=name, parameters=parameters).parameters] == sorted(parameters)
+
+
+def test_profiles_that_know_no_list_pass_any_parameter_on() -> None:
+    for name in ("generic", "litellm-proxy", "custom"):
+        assert bound(profile=name, parameters={"anything": 1}).parameters == (("anything", 1),)
+
+
+def test_a_model_without_an_address_takes_that_of_its_profile() -> None:
+    assert bound(profile="moonshot", base_url=None).base_url == "https://api.moonshot.ai/v1"
+    assert bound(profile="moonshot", base_url=URL).base_url == URL
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if PROFILES[name].base_url is None])
+def test_a_profile_without_an_address_wants_one(name: str) -> None:
+    found = problems(profile=name, base_url=None)
+    assert found == {"/models/main/base_url": f"is required: profile {name} has no address of its own"}
+
+
+def test_a_protocol_that_a_provider_does_not_offer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    only_responses = dataclasses.replace(PROFILES["deepseek"], protocols=("openai-responses",))
+    monkeypatch.setitem(PROFILES, "deepseek", only_responses)
+    text = problems(profile="deepseek")["/models/main/protocol"]
+    assert text == "MODEL_FEATURE_UNSUPPORTED: profile deepseek offers openai-responses, not openai-chat"
+    # A simulation stands for any of them.
+    assert bound(profile="deepseek", protocol="scripted", base_url="script:x").profile == "deepseek"
+
+
+def test_a_simulation_never_takes_the_address_of_a_provider() -> None:
+    assert problems(profile="openai", protocol="scripted", base_url=None) == {
+        "/models/main/base_url": "is required: `script:NAME`"
+    }
+
+
+def test_a_window_beyond_the_documented_one_is_a_warning_with_its_source() -> None:
+    model = {"profile": "dashscope", "model": "kimi-k2.5", "context_window_tokens": 300_000}
+    document = release_document(models={"main": {"protocol": "openai-chat", "base_url": URL, **model}})
+    (warning,) = resolve_release(document).warnings
+    assert warning.startswith(
+        "context_window_tokens 300000 of model kimi-k2.5 is more than the documented 262144 (http"
+    )
+    document["models"]["main"]["context_window_tokens"] = 262_144
+    assert resolve_release(document).warnings == ()
+
+
+def test_a_window_is_required_though_it_is_documented() -> None:
+    found = problems(profile="dashscope", model="kimi-k2.5", context_window_tokens=None)
+    assert "a window is never guessed" in found["/models/main/context_window_tokens"]
+
+
+# -- custom ------------------------------------------------------------------------------------------
+
+
+def test_the_flags_of_custom_are_frozen_with_every_default_and_make_its_adapter() -> None:
+    model = bound(profile="custom", dialect={"done_required": False, "auth_header": "x-key", "auth_prefix": ""})
+    flags = json.loads(model.dialect)
+    assert set(flags) == set(DialectDocument.model_fields)
+    assert (flags["done_required"], flags["stream_options"]) == (False, True)
+    adapter = Adapters(AdapterPorts(SystemClock())).of(model.protocol, model.profile, model.dialect)
+    assert isinstance(adapter, OpenAIChatAdapter)
+    assert (adapter.profile.done_required, adapter.profile.auth_header) == (False, "x-key")
+    assert re.fullmatch(r"openai-chat@1/custom\+[0-9a-f]{12}@1", adapter.version)
+
+
+def test_other_flags_are_another_version_and_custom_without_flags_is_the_plain_protocol() -> None:
+    plain, other = bound(profile="custom"), bound(profile="custom", dialect={"mid_system": False})
+    profiles = custom_profile(plain.dialect), custom_profile(other.dialect)
+    assert profiles[0].name != profiles[1].name
+    assert body_of(profiles[0]) == body_of(PROFILES["generic"]) != body_of(profiles[1])
+
+
+def test_every_flag_of_a_dialect_is_a_flag_of_a_profile_with_the_same_default() -> None:
+    named = {field.name: field.default for field in dataclasses.fields(Profile)}
+    for name, field in DialectDocument.model_fields.items():
+        assert name in named
+        if name != "codes":
+            assert field.default == named[name]
+
+
+def test_a_dialect_belongs_to_custom_alone() -> None:
+    found = problems(profile="vllm", dialect={"mid_system": True})
+    assert found == {"/models/main/dialect": "belongs to `profile: custom`; the flags of vllm are its own"}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "path", "text"),
+    [
+        ({"strict_alternation": True}, "/models/main/dialect", "must say `mid_system: false`"),
+        ({"first_must_be_user": True}, "/models/main/dialect", "must say `mid_system: false`"),
+        ({"reasoning_replay": "sometimes"}, "/models/main/dialect/reasoning_replay", "must be 'never'"),
+        ({"done_requird": False}, "/models/main/dialect/done_requird", "did you mean `done_required`?"),
+        ({"auth_header": "a b"}, "/models/main/dialect/auth_header", "must be the name of a header"),
+        ({"codes": {"4 2": "quota"}}, "/models/main/dialect/codes/4 2", "must be an error code"),
+        ({"codes": {"42": "bad"}}, "/models/main/dialect/codes/42", "must be 'context_length'"),
+    ],
+)
+def test_a_wrong_flag_is_refused_with_its_path(dialect: dict[str, Any], path: str, text: str) -> None:
+    found = problems(profile="custom", dialect=dialect)
+    assert list(found) == [path]
+    assert text in found[path]
+
+
+def test_the_parameters_of_custom_are_those_that_it_lists() -> None:
+    dialect = {"parameters": ["temperature"]}
+    found = problems(profile="custom", dialect=dialect, parameters={"temperature": 0, "top_p": 1})
+    assert list(found) == ["/models/main/parameters/top_p"]
+    assert custom_profile(bound(profile="custom", dialect=dialect).dialect).parameters == {"temperature"}
+
+
+def test_the_codes_of_custom_classify() -> None:
+    profile = custom_profile(bound(profile="custom", dialect={"codes": {"E7": "rate_limit"}}).dialect)
+    assert profile.codes == {"E7": ErrorClass.RATE_LIMIT}
+
+
+def test_adapters_are_made_once_and_only_for_what_is_known() -> None:
+    adapters = Adapters(AdapterPorts(SystemClock()))
+    assert adapters.of("openai-chat", "vllm") is adapters.of("openai-chat", "vllm")
+    assert adapters.of("openai-chat", "no-such") is None
+    assert adapters.of("no-such", "vllm") is None
+    assert {protocol for protocol in ADAPTERS if adapters.of(protocol, "generic")} == set(ADAPTERS)
+    adapters.close()
+
+
+# -- errors ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "error", "code", "retry_class"),
+    [
+        ("zhipu", 400, {"code": "1261"}, Code.MODEL_CONTEXT_LENGTH_EXCEEDED, None),
+        ("zhipu", 429, {"code": "1113"}, Code.MODEL_RATE_LIMITED, None),
+        ("zhipu", 429, {"code": "1302"}, Code.MODEL_RATE_LIMITED, RetryClass.RATE_LIMIT),
+        ("zhipu", 400, {"code": 1301}, Code.MODEL_CONTENT_FILTERED, None),
+        ("dashscope", 429, {"code": "insufficient_quota"}, Code.MODEL_RATE_LIMITED, RetryClass.RATE_LIMIT),
+        ("openai", 429, {"code": "insufficient_quota"}, Code.MODEL_RATE_LIMITED, None),
+        ("dashscope", 400, {"code": "Arrearage"}, Code.MODEL_RATE_LIMITED, None),
+        ("moonshot", 429, {"type": "exceeded_current_quota_error"}, Code.MODEL_RATE_LIMITED, None),
+        ("moonshot", 429, {"type": "engine_overloaded_error"}, Code.MODEL_RATE_LIMITED, RetryClass.RATE_LIMIT),
+        ("moonshot", 400, {"type": "content_filter"}, Code.MODEL_CONTENT_FILTERED, None),
+        (
+            "llama-cpp",
+            500,
+            {"code": 500, "type": "exceed_context_size_error"},
+            Code.MODEL_CONTEXT_LENGTH_EXCEEDED,
+            None,
+        ),
+        ("llama-cpp", 503, {"type": "unavailable_error"}, Code.MODEL_PROVIDER_ERROR, RetryClass.TRANSPORT),
+        ("openrouter", 402, {"code": 402}, Code.MODEL_RATE_LIMITED, None),
+        ("openrouter", 400, {"code": "context_length_exceeded"}, Code.MODEL_CONTEXT_LENGTH_EXCEEDED, None),
+        ("deepseek", 503, {}, Code.MODEL_PROVIDER_ERROR, RetryClass.TRANSPORT),
+        ("minimax", 500, {"code": "1004"}, Code.MODEL_REQUEST_REJECTED, None),
+    ],
+)
+def test_D23_the_codes_of_a_provider_decide_before_the_common_tables(
+    name: str, status: int, error: dict[str, Any], code: Code, retry_class: RetryClass | None
+) -> None:
+    body = json.dumps({"error": error}).encode()
+    headers = httpx.Headers({"Retry-After": "7"})
+    failure = failure_of_status(status, headers, body, wall_us=0, secret=None, profile=PROFILES[name])
+    assert (failure.code, failure.retry_class) == (code, retry_class)
+    assert failure.retry_after_ms == (None if retry_class is None else 7_000)
+    unknown = status >= 500 and code is not Code.MODEL_CONTEXT_LENGTH_EXCEEDED
+    assert failure.external_outcome is (Executed.UNKNOWN if unknown else Executed.NOT_EXECUTED)
+
+
+def test_of_two_known_codes_the_one_that_forbids_another_attempt_decides() -> None:
+    profile = Profile("p", 1, codes={"a": ErrorClass.TRANSPORT, "b": ErrorClass.QUOTA})
+    for error in ({"code": "a", "type": "b"}, {"code": "b", "type": "a"}):
+        failure = failure_of_frame(error, secret=None, profile=profile)
+        assert (failure.code, failure.retry_class) == (Code.MODEL_RATE_LIMITED, None)
+
+
+def test_a_profile_may_know_a_status_that_others_do_not() -> None:
+    profile = Profile("p", 1, statuses={434: ErrorClass.TRANSPORT})
+    assert failure_of_status(434, {}, b"", wall_us=0, secret=None, profile=profile).retry_class is RetryClass.TRANSPORT
+    assert failure_of_status(434, {}, b"", wall_us=0, secret=None).retry_class is None
+
+
+def test_S03_an_error_in_base_resp_is_a_provider_error_where_the_profile_says_so() -> None:
+    frame = {"choices": None, "base_resp": {"status_code": 1002, "status_msg": "rate limit"}}
+    with pytest.raises(ProviderReportedError) as caught:
+        ChatAssembly(PROFILES["minimax"]).apply_frame(frame)
+    failure = failure_of_frame(caught.value.error, secret=None, profile=PROFILES["minimax"])
+    assert (failure.code, failure.retry_class) == (Code.MODEL_RATE_LIMITED, RetryClass.RATE_LIMIT)
+    fine = {"choices": [], "base_resp": {"status_code": 0, "status_msg": ""}}
+    assert ChatAssembly(PROFILES["minimax"]).apply_frame(fine) is None
+    assert ChatAssembly(PROFILES["generic"]).apply_frame(frame) is None
