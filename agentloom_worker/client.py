@@ -570,10 +570,9 @@ def _run_id(run: RunLike) -> RunId:
     named: UUID | str | None = getattr(run, "run_id", run)  # type: ignore[arg-type]
     if named is None:
         assert isinstance(run, InputReceipt), "only an input may be without a run"
-        raise RequestError(
-            Code.INPUT_INVALID,
-            f"input {run.input_id} is {run.state} and has no run yet: read its receipt again later",
-        )
+        over = run.state in (InputState.WITHDRAWN, InputState.FAILED)
+        rest = "gets no run" if over else "has no run yet: `inputs` of its session names it as soon as there is one"
+        raise RequestError(Code.INPUT_INVALID, f"input {run.input_id} is {run.state} and {rest}")
     return RunId(_uuid(named, "run"))
 
 

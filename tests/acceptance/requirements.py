@@ -171,6 +171,7 @@ REQUIREMENTS = {
         "seed 000, 12, row 12",
         "the history: a broken stream is marked material, never a message of the model",
         (
+            "acceptance/test_history.py::test_L12_an_answer_that_broke_off_cannot_speak_for_the_runtime",
             "acceptance/test_history.py::test_L07_L12_L14_an_answer_that_broke_off_is_marked_material_of_recent_runs_and_no_decision",
         ),
     ),
