@@ -8,6 +8,8 @@ from agentloom_worker.canonical import canonical_bytes
 from agentloom_worker.domain.model import FirstOutputKind, ModelResponse, Partial, ResponseCall, Usage
 from agentloom_worker.llm.profiles import Profile
 
+_COUNT_MAX = 2**53 - 1  # what any reader of JSON takes without loss
+
 
 class ChatProtocolError(Exception):
     """The frames break the protocol: no response can be made of them. The message quotes no content."""
@@ -183,7 +185,7 @@ class ChatAssembly:
         arguments = function.get("arguments")
         if isinstance(arguments, dict):
             # Some local servers send the parsed object in place of its text.
-            arguments = canonical_bytes(arguments).decode()
+            arguments = _arguments_text(arguments)
         if arguments:
             if not isinstance(arguments, str):
                 raise ChatProtocolError("a tool call's arguments are not a text")
@@ -242,6 +244,14 @@ def _text_of(fields: dict[str, Any], name: str) -> str:
     return value
 
 
+def _arguments_text(arguments: dict[str, Any]) -> str:
+    try:
+        return canonical_bytes(arguments).decode()
+    except (ValueError, RecursionError) as error:
+        # Python reads NaN and deeper nests than it writes.
+        raise ChatProtocolError("a tool call's arguments are not JSON") from error
+
+
 def _join(parts: list[str]) -> str:
     """Join deltas; a surrogate pair that was cut between two of them becomes its character again."""
     text = "".join(parts)
@@ -263,4 +273,4 @@ def _usage(value: object) -> Usage | None:
 
 
 def _count(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _COUNT_MAX else 0

@@ -555,6 +555,7 @@ REQUIREMENTS = {
         "CASES",
         "the adapter for chat",
         (
+            "unit/llm/test_golden_cuts.py::test_S06_S07_S08_a_stream_that_is_broken_off_anywhere_is_not_complete",
             "unit/llm/test_openai_chat.py::test_S06_a_content_filter_is_carried_as_finish_reason",
             "unit/llm/test_openai_chat.py::test_S06_a_refusal_is_kept_apart_from_text_and_counts_as_output",
         ),
@@ -564,13 +565,17 @@ REQUIREMENTS = {
         "the adapter for chat: apart from text",
         (
             "unit/llm/test_chat_assembly.py::test_S07_reasoning_stays_apart_and_is_not_doubled",
+            "unit/llm/test_golden_cuts.py::test_S06_S07_S08_a_stream_that_is_broken_off_anywhere_is_not_complete",
             "unit/llm/test_openai_chat.py::test_S07_reasoning_is_apart_from_text_and_counts_as_output",
         ),
     ),
     "S08": Requirement(
         "CASES",
         "the adapter for chat",
-        ("unit/llm/test_openai_chat.py::test_S08_calls_stand_although_the_finish_reason_says_stop",),
+        (
+            "unit/llm/test_golden_cuts.py::test_S06_S07_S08_a_stream_that_is_broken_off_anywhere_is_not_complete",
+            "unit/llm/test_openai_chat.py::test_S08_calls_stand_although_the_finish_reason_says_stop",
+        ),
     ),
     "S10": Requirement(
         "CASES",
