@@ -35,7 +35,8 @@ def assistant_message(response: ModelResponse, call_ids: tuple[UUID, ...]) -> tu
         MessageCall(wire_id, call.name, call.arguments_text)
         for call, wire_id in zip(response.calls, wire_ids, strict=True)
     )
-    return Message(Role.ASSISTANT, effective_text(response.text or response.refusal)[0], calls), wire_ids
+    text = effective_text(response.text or response.refusal)[0]
+    return Message(Role.ASSISTANT, text, calls, reasoning=response.reasoning_items), wire_ids
 
 
 def tool_message(text: str, wire_id: str) -> Message:

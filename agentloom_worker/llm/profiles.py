@@ -20,7 +20,8 @@ class Profile:
     takes (RULINGS A12). `done_required`: the stream is complete only after `[DONE]`; otherwise a finish
     reason and a well-framed end of the body will do. `new_id_opens_call`: a new id on a used index is a new
     call instead of a protocol error (CASES S04). `output_limit_field` names the parameter that bounds the
-    output.
+    output. These three and `stream_options` are of chat completions only: Responses has one rule for all.
+    `encrypted_reasoning`: what is replayed of a Responses model's reasoning is its `encrypted_content`.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Profile:
     new_id_opens_call: bool = False
     reasoning_replay: ReasoningReplay = ReasoningReplay.NEVER
     output_limit_field: str = "max_tokens"
+    encrypted_reasoning: bool = False
 
 
 PROFILES: dict[str, Profile] = {

@@ -13,6 +13,14 @@ _WORDS = (
     *(b"-1", b"1e999", b"0", b"9" * 400, b"{}", b"[]", b"[" * 60, b'{"a":' * 60, b'""', b'"\\ud83d"', b'"\\ude00"'),
     *(b'"\\u0000"', b'"index":0', b'"id":"a"', b'"name":"add"', b'"arguments":{"x":NaN}', b'"content":"x"'),
     *(b'"error":{}', b'"finish_reason":"stop"', b'"usage":{"prompt_tokens":7}', b'"refusal":"no"'),
+    *(
+        b'"output_index":0',
+        b'"content_index":1',
+        b'"status":"completed"',
+        b'"type":"error"',
+        b'"item":{}',
+        b'"call_id":"a"',
+    ),
     b'"tool_calls":[{"index":0,"id":"b","function":{}}]',
 )
 

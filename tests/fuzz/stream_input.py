@@ -1,14 +1,21 @@
 """One input of the fuzzing: bytes that claim to be a stream, read in every way in which they may arrive."""
 
-import json
 import random  # noqa: TID251 -- the same for the same seed
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from agentloom_worker.domain.model import FirstOutputKind
 from agentloom_worker.domain.response import decode_response, encode_partial, encode_response
-from agentloom_worker.llm.chat_assembly import ChatAssembly, ChatProtocolError, ProviderReportedError
+from agentloom_worker.llm.assembly import (
+    Assembly,
+    IncompleteAnswerError,
+    ModelProtocolError,
+    ProviderReportedError,
+)
+from agentloom_worker.llm.chat_assembly import ChatAssembly
 from agentloom_worker.llm.http_failures import failure_of_frame
-from agentloom_worker.llm.profiles import Profile
+from agentloom_worker.llm.profiles import Profile, ReasoningReplay
+from agentloom_worker.llm.responses_assembly import ResponsesAssembly
 from agentloom_worker.llm.sse import SseParser, SseProtocolError
 from tests import oracle_sse
 from tests.oracle_sse import Reading
@@ -16,13 +23,20 @@ from tests.oracle_sse import Reading
 EVENT_MAX = 2_000
 STREAM_MAX = 6_000
 _BYTEWISE_MAX = 200  # a longer input is cut at chance places only
-_PROFILES = (Profile("strict", 1), Profile("reopening", 1, new_id_opens_call=True))
+_CHAT: tuple[Callable[[], Assembly], ...] = (
+    partial(ChatAssembly, Profile("strict", 1)),
+    partial(ChatAssembly, Profile("reopening", 1, new_id_opens_call=True)),
+)
+_RESPONSES: tuple[Callable[[], Assembly], ...] = (
+    partial(ResponsesAssembly, Profile("strict", 1)),
+    partial(ResponsesAssembly, Profile("replaying", 1, reasoning_replay=ReasoningReplay.ALWAYS)),
+)
 
 
 def check(data: bytes) -> str:
     """Read the input; say how it ended. Anything wrong is an exception: AssertionError, or one that escaped.
 
-    The first two bytes choose where the rest is cut and how a repeated index is read.
+    The first two bytes choose where the rest is cut and the profile that reads it.
     """
     choice, body = data[:2], data[2:]
     expected = oracle_sse.read(body, event_max=EVENT_MAX, stream_max=STREAM_MAX)
@@ -31,7 +45,8 @@ def check(data: bytes) -> str:
         cuts.append([body[i : i + 1] for i in range(len(body))])
     for chunks in cuts:
         assert parse(chunks) == expected, chunks
-    return assemble(expected.events, _PROFILES[sum(choice) % 2])
+    protocol = _RESPONSES if b'"response.' in body else _CHAT
+    return assemble(expected.events, protocol[sum(choice) % 2]())
 
 
 def parse(chunks: Iterable[bytes]) -> Reading:
@@ -47,18 +62,19 @@ def parse(chunks: Iterable[bytes]) -> Reading:
     return Reading(tuple(events), False, parser.pending)
 
 
-def assemble(events: Iterable[str], profile: Profile) -> str:
+def assemble(events: Iterable[str], assembly: Assembly) -> str:
     """Put the events of one answer together, as an adapter does; what came of it is kept and read again."""
-    assembly = ChatAssembly(profile)
     kinds: list[FirstOutputKind] = []
     try:
         for event in events:
-            if event.strip() == "[DONE]":
+            kind = assembly.apply_payload(event)
+            kinds += [] if kind is None else [kind]
+            if assembly.complete:
                 break
-            kind = assembly.apply_frame(_json(event))
-            kinds += [kind] if kind is not None else []
         response = assembly.response(request_id=None, transport_sha256="", transport_bytes=0)
-    except ChatProtocolError:
+    except IncompleteAnswerError:
+        outcome = "incomplete"
+    except ModelProtocolError:
         outcome = "protocol"
     except ProviderReportedError as error:
         failure_of_frame(error.error, secret="sk-secret")
@@ -66,24 +82,11 @@ def assemble(events: Iterable[str], profile: Profile) -> str:
     else:
         kept = encode_response(response)
         assert encode_response(decode_response(kept)) == kept
-        assert bool(kinds) == _says_something(response), (kinds, response)
-        outcome = "complete" if assembly.finished else "incomplete"
+        said = response.text or response.reasoning or response.refusal or response.calls
+        assert bool(kinds) == bool(said), (kinds, response)
+        outcome = "complete" if assembly.complete else "incomplete"
     encode_partial(assembly.partial())
     return outcome
-
-
-def _says_something(response: object) -> bool:
-    fields = ("text", "reasoning", "refusal", "calls")
-    return any(getattr(response, field) for field in fields)
-
-
-def _json(event: str) -> object:
-    if not event.strip():
-        return {}
-    try:
-        return json.loads(event)
-    except (ValueError, RecursionError) as error:
-        raise ChatProtocolError("an event is not JSON") from error
 
 
 def _chance_cuts(body: bytes, seed: int) -> list[bytes]:
