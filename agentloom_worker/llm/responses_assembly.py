@@ -191,9 +191,9 @@ class ResponsesAssembly:
             case "response.function_call_arguments.done":
                 return self._take_arguments_done(frame)
             case "response.output_item.added":
-                return self._open(_number(frame, "output_index"), _object(frame, "item")).first_kind
+                return self._open(self._place(frame), _object(frame, "item")).first_kind
             case "response.output_item.done":
-                return self._close(_number(frame, "output_index"), _object(frame, "item"))
+                return self._close(self._place(frame), _object(frame, "item"))
             case "response.created":
                 self._take_envelope(_object(frame, "response"))
             case "error":
@@ -215,14 +215,14 @@ class ResponsesAssembly:
         delta = text_of(frame, "delta")
         if not delta:
             return None
-        item.parts.setdefault((part, _number(frame, numbered)), []).append(delta)
+        item.parts.setdefault((part, _part_number(frame, numbered)), []).append(delta)
         return FirstOutputKind.REASONING if kind == _REASONING else FirstOutputKind.TEXT
 
     def _take_part_done(
         self, frame: dict[str, Any], part: str, kind: str, numbered: str, whole: str
     ) -> FirstOutputKind | None:
         item = self._open_item(frame, kind)
-        text, key = text_of(frame, whole), (part, _number(frame, numbered))
+        text, key = text_of(frame, whole), (part, _part_number(frame, numbered))
         streamed = join_deltas(item.parts.get(key, []))
         if kind == _MESSAGE and streamed not in ("", text):
             raise ModelProtocolError("a part ends with another text than was streamed")
@@ -244,9 +244,23 @@ class ResponsesAssembly:
         _end_arguments(item, _arguments_of(frame))
         return FirstOutputKind.TOOL_ARGUMENTS if any(item.arguments) else None
 
+    def _place(self, frame: dict[str, Any]) -> int:
+        """The number of an event's item. llama.cpp gives none and names an item by its id, a call by its call's."""
+        if "output_index" in frame:
+            return _number(frame, "output_index")
+        shown = frame.get("item")
+        if isinstance(shown, dict):
+            name = text_of(shown, "id") or text_of(shown, "call_id")
+        else:
+            name = text_of(frame, "item_id")
+        if not name:
+            raise ModelProtocolError("an event names no output item")
+        known = (number for number, item in self._items.items() if name in (item.item_id, item.call_id))
+        return next(known, len(self._items))
+
     def _open_item(self, frame: dict[str, Any], kind: str) -> _Item:
         """The item that a fragment continues. Never two items in one."""
-        number = _number(frame, "output_index")
+        number = self._place(frame)
         item = self._items.get(number)
         if item is None:
             raise ModelProtocolError(f"a fragment for output item {number}, which was not opened")
@@ -459,6 +473,11 @@ def _number(frame: dict[str, Any], name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise ModelProtocolError(f"{name} is not a number")
     return value
+
+
+def _part_number(frame: dict[str, Any], name: str) -> int:
+    """The number of a part in its item; servers whose items have one part leave it out."""
+    return _number(frame, name) if name in frame else 0
 
 
 def _object(frame: dict[str, Any], name: str) -> dict[str, Any]:
