@@ -36,7 +36,7 @@ def assistant_message(response: ModelResponse, call_ids: tuple[UUID, ...]) -> tu
         for call, wire_id in zip(response.calls, wire_ids, strict=True)
     )
     text = effective_text(response.text or response.refusal)[0]
-    return Message(Role.ASSISTANT, text, calls, reasoning=response.reasoning_items), wire_ids
+    return Message(Role.ASSISTANT, text, calls, reasoning_items=response.reasoning_items), wire_ids
 
 
 def tool_message(text: str, wire_id: str) -> Message:

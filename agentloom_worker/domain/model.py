@@ -48,7 +48,7 @@ class ReasoningItem:
 class Message:
     """One message of a request. `wire_id` pairs a tool message with its call.
 
-    `reasoning` is what the model's own message was preceded by; an adapter sends it as its profile says.
+    `reasoning_items` are what preceded the model's own message; an adapter sends them back as its profile says.
 
     `note` marks what the runtime itself has to say in the middle of a conversation: an adapter shows it as the
     provider takes it, never as the model's words (RULINGS A12).
@@ -59,7 +59,7 @@ class Message:
     calls: tuple[MessageCall, ...] = ()
     wire_id: str | None = None
     note: bool = False
-    reasoning: tuple[ReasoningItem, ...] = ()
+    reasoning_items: tuple[ReasoningItem, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,7 @@ class ResponsesEncoding:
             case ReasoningReplay.IN_TOOL_TURNS if not message.calls:
                 return ()
         # An id alone names what the server did not store: it would answer 404.
-        return tuple(one for one in message.reasoning if one.encrypted or not profile.encrypted_reasoning)
+        return tuple(one for one in message.reasoning_items if one.encrypted or not profile.encrypted_reasoning)
 
     def _reasoning_item(self, item: ReasoningItem) -> dict[str, object]:
         document: dict[str, object] = {

@@ -19,6 +19,7 @@ from agentloom_worker.runtime.slice import load_response
 from agentloom_worker.storage.session import user_input, user_input_delivery
 from tests.crash.case import AttemptSeen, Hit, Message, OperationSeen, Outcome
 from tests.crash.tools import Ledger
+from tests.crash.wire import read_request
 
 LONG_CHARS = 1000
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -140,12 +141,14 @@ def _transcript(ports: Ports, operations: list[Operation]) -> tuple[Message, ...
     frozen = [operation for operation in operations if operation.request is not None]
     if not frozen:
         return ()
-    messages = json.loads(_UUID.sub(rename, rebuild_request(ports, frozen[-1]).decode()))["messages"]
-    return tuple(_message(message) for message in messages)
+    body = _UUID.sub(rename, rebuild_request(ports, frozen[-1]).decode())
+    return tuple(_message(message) for message in read_request(body.encode()).messages)
 
 
 def _message(message: dict[str, Any]) -> Message:
-    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in message.items()}
+    texts = {
+        name: value if isinstance(value, str) else json.dumps(value, sort_keys=True) for name, value in message.items()
+    }
     shorten: Callable[[str], str] = lambda text: f"{len(text)} characters {sha256_hex(text.encode())}"  # noqa: E731
     return tuple(sorted((name, text if len(text) <= LONG_CHARS else shorten(text)) for name, text in texts.items()))
 

@@ -1,22 +1,32 @@
 """What the Responses adapter makes of golden streams, over real sockets, and each cut at every byte."""
 
+import json
+from uuid import UUID
+
 import pytest
 
 from agentloom_worker.clock import SystemClock
+from agentloom_worker.context.message import assistant_message, tool_message
+from agentloom_worker.context.view import View
+from agentloom_worker.devmodel import DevModel, parse_script
 from agentloom_worker.domain.model import (
     Category,
     Executed,
     Failed,
     FirstOutput,
     FirstOutputKind,
+    Message,
     ModelOutcome,
+    RequestParameters,
     ResponseCall,
+    Role,
     Usage,
 )
 from agentloom_worker.domain.policy import RetryClass
 from agentloom_worker.errors import Code
+from agentloom_worker.llm.adapter import ModelCall
 from agentloom_worker.llm.adapters.openai_responses import OpenAIResponsesAdapter
-from agentloom_worker.llm.profiles import Profile
+from agentloom_worker.llm.profiles import Profile, ReasoningReplay
 from tests.unit.http.raw_server import CHUNKED_HEAD, STREAM_HEAD, Exchange, bytes_of, chunked, serving
 from tests.unit.llm import response_streams as streams
 from tests.unit.llm.calls import GENERIC, Attempt, completed, failed, once
@@ -172,3 +182,32 @@ def test_a_stream_that_ended_leaves_its_connection_to_the_next_request() -> None
             completed(once(adapter, server.base_url))
         assert (server.served, server.connections) == (3, 1)
         adapter.close()
+
+
+def test_S07_reasoning_is_sent_back_sealed_in_the_turn_of_its_call() -> None:
+    sealed = Profile("sealed", 1, reasoning_replay=ReasoningReplay.IN_TOOL_TURNS, encrypted_reasoning=True)
+    adapter = new_adapter(sealed)
+    turns = [
+        {"when": {"assistant_turns": 0}, "answer": {"reasoning": "hm", "tool_calls": [{"name": "look"}]}},
+        {"answer": {"text": "Seen."}},
+    ]
+    with DevModel(parse_script({"schema_version": 1, "turns": turns})) as model:
+        fragments = [adapter.encode_message(Message(Role.USER, "Look."))]
+        response = completed(adapter.stream_once(_call(adapter, model, fragments), Attempt().context()))
+        assert [item.before_call for item in response.reasoning_items] == [0]
+        message, (wire_id,) = assistant_message(response, (UUID(int=1),))
+        fragments += [adapter.encode_message(message), adapter.encode_message(tool_message("a cat", wire_id))]
+        assert completed(adapter.stream_once(_call(adapter, model, fragments), Attempt().context())).text == "Seen."
+        first, second = (json.loads(request.body or b"") for request in model.requests)
+    assert first["include"] == second["include"] == ["reasoning.encrypted_content"]
+    assert [item["type"] for item in second["input"]] == [
+        "message",
+        "reasoning",
+        "function_call",
+        "function_call_output",
+    ]
+    assert second["input"][1]["encrypted_content"] == response.reasoning_items[0].encrypted != ""
+
+
+def _call(adapter: OpenAIResponsesAdapter, model: DevModel, fragments: list[bytes]) -> ModelCall:
+    return ModelCall(adapter.frame_body(RequestParameters("m", 100), View().extend(fragments), b""), model.base_url)

@@ -39,7 +39,10 @@ REASONING = (
     ReasoningItem("rs_3", ("lost",), (), "", 1),
 )
 THOUGHT = Message(
-    Role.ASSISTANT, "I look.", (MessageCall("a", "look", "{}"), MessageCall("b", "look", "{}")), reasoning=REASONING
+    Role.ASSISTANT,
+    "I look.",
+    (MessageCall("a", "look", "{}"), MessageCall("b", "look", "{}")),
+    reasoning_items=REASONING,
 )
 
 
@@ -116,7 +119,7 @@ def test_S07_reasoning_goes_back_as_the_profile_says() -> None:
     assert [item["encrypted_content"] for item in sealed if item["type"] == "reasoning"] == ["sealed-1", "sealed-2"]
     assert not any("content" in item for item in sealed if item["type"] == "reasoning")
     assert json.loads(SEALED.encode_parameters(PARAMETERS))["include"] == ["reasoning.encrypted_content"]
-    plain = Message(Role.ASSISTANT, "Done.", reasoning=REASONING[:1])
+    plain = Message(Role.ASSISTANT, "Done.", reasoning_items=REASONING[:1])
     assert [item["type"] for item in items(SEALED, plain)] == ["message"], "no tool turn"
 
     shown = items(OPEN, THOUGHT)
@@ -133,7 +136,7 @@ def test_S07_reasoning_survives_the_store_and_reaches_the_message() -> None:
     stored = decode_response(encode_response(response))
     assert stored == response
     message, _ = assistant_message(stored, (UUID(int=1),))
-    assert message.reasoning == REASONING
+    assert message.reasoning_items == REASONING
 
 
 @pytest.mark.parametrize("flag", ["strict_alternation", "first_must_be_user"])
