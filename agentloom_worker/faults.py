@@ -13,7 +13,7 @@ POINTS: dict[str, str] = {
     "tail.raise": "before a pure part; tests raise here instead of killing",
     "attempt.before": "before the effect begins, its intent is committed",
     "attempt.sent": "the effect has begun: the request left, or the tool's function was entered",
-    "first_output.saved": "the receipt of the first output is committed",
+    "first_output.saved": "the first output was read; its receipt is committed if an input waited for it",
     "effect.done": "the effect has ended, its outcome is in memory only",
     "commit.before": "the write set is built, nothing is sent",
     "commit.after": "the commit is durable, nothing is published",

@@ -83,6 +83,7 @@ RUN_DEADLINE_S = 3600.0
 TOOL_TIMEOUT_MS = 60_000
 FIRST_OUTPUT_TIMEOUT_MS = 60_000
 CALLS_PER_MESSAGE_MAX = 128
+OUTPUT_ITEMS_MAX = 1024  # of one Responses answer: calls, texts and reasoning
 INPUT_BYTES_MAX = 16 * 1024 * 1024
 QUEUED_QUESTIONS_MAX = 8  # of a session (RULINGS A10)
 INPUT_TRIES = 16  # a command decides anew where the run that it met has moved on

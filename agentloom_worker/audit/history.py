@@ -133,12 +133,21 @@ def _extend(ports: Ports, run: Run, context: RoleContext, base: CachedView, hist
 
 
 def _read(fragment: bytes) -> WireMessage:
-    """A fragment of the chat-completions protocol, the one protocol whose fragments are stored nowhere else."""
-    document = parse(fragment)
-    return WireMessage(
-        Role(document["role"]),
-        sha256((document["content"] or "").encode()),
-        tuple(call["id"] for call in document.get("tool_calls", ())),
-        document.get("tool_call_id"),
-        fragment_tokens(fragment),
-    )
+    """A fragment of either protocol: a message of chat completions, or the items of a Responses request that make one.
+
+    No other form of a fragment is stored or sent anywhere.
+    """
+    role, text, wire_id = Role.ASSISTANT, "", None
+    calls: list[str] = []
+    for item in parse(b"[" + fragment + b"]"):
+        match item.get("type"):
+            case "function_call":
+                calls.append(item["call_id"])
+            case "function_call_output":
+                role, text, wire_id = Role.TOOL, item["output"], item["call_id"]
+            case "reasoning":
+                pass  # of the assistant's message that follows
+            case _:
+                role, text, wire_id = Role(item["role"]), item["content"] or "", item.get("tool_call_id")
+                calls += [call["id"] for call in item.get("tool_calls", ())]
+    return WireMessage(role, sha256(text.encode()), tuple(calls), wire_id, fragment_tokens(fragment))

@@ -1,9 +1,11 @@
 """From a turn and the request that it answers to a plan: pure, no sockets."""
 
+from agentloom_worker.devmodel.chat import Wire
 from agentloom_worker.devmodel.completion import plan_stream, plan_whole
 from agentloom_worker.devmodel.framing import JSON_TYPE, LAST_CHUNK, encode, head, whole_response
 from agentloom_worker.devmodel.matching import Arrival
 from agentloom_worker.devmodel.plan import Ending, Layout, Plan
+from agentloom_worker.devmodel.response_events import plan_response, plan_response_stream
 from agentloom_worker.devmodel.script import Answer, Delay, HttpError, RawBody, RawHttp, Script, Turn
 
 TEXT_TYPE = (("content-type", "text/plain; charset=utf-8"),)
@@ -23,8 +25,13 @@ def plan_answer(script: Script, number: int, turn: Turn, arrival: Arrival) -> Pl
         return _plan_raw_http(layout, answer.raw_http, name, delay)
     if answer.no_answer is not None:
         return Plan(name, answer.kind, None, layout.pieces(), Ending(answer.no_answer))
+    responses = arrival.request.wire is Wire.RESPONSES
     if arrival.request.stream:
+        if responses:
+            return plan_response_stream(layout, script, name, answer, arrival)
         return plan_stream(layout, script, name, answer, arrival)
+    if responses:
+        return plan_response(layout, name, answer, arrival)
     return plan_whole(layout, script, name, answer, arrival)
 
 

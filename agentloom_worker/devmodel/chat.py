@@ -1,13 +1,21 @@
-"""A chat request as a script sees it: what was said, how often the model spoke, what the tools gave back."""
+"""A request as a script sees it: what was said, how often the model spoke, what the tools gave back."""
 
 import json
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
+
+
+class Wire(StrEnum):
+    """The protocol that a request came by, and that its answer goes by."""
+
+    CHAT = "chat"
+    RESPONSES = "responses"
 
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """The facts of one request body. `messages` are the wire's own objects."""
+    """The facts of one request body. `messages` are in the form of chat completions, whatever the wire."""
 
     model: str
     messages: tuple[dict[str, Any], ...]
@@ -21,6 +29,8 @@ class ChatRequest:
     last_text: str
     size_bytes: int
     fields: frozenset[str] = frozenset()
+    wire: Wire = Wire.CHAT
+    encrypted_reasoning: bool = False
 
 
 class ChatRequestError(ValueError):
@@ -28,35 +38,61 @@ class ChatRequestError(ValueError):
 
 
 def parse_chat_request(body: bytes) -> ChatRequest:
-    """Read a request body. Raises ChatRequestError."""
+    """Read the body of a request for a chat completion. Raises ChatRequestError."""
+    document = read_document(body)
+    messages = document.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise ChatRequestError("`messages` must be a list that is not empty")
+    if not all(isinstance(message, dict) and isinstance(message.get("role"), str) for message in messages):
+        raise ChatRequestError("each message must be an object with a role")
+    options = document.get("stream_options")
+    return describe(
+        document,
+        messages,
+        size_bytes=len(body),
+        include_usage=isinstance(options, dict) and options.get("include_usage") is True,
+    )
+
+
+def read_document(body: bytes) -> dict[str, Any]:
+    """The JSON object of a body. Raises ChatRequestError."""
     try:
         document = json.loads(body)
     except ValueError as error:
         raise ChatRequestError(f"the body is not JSON: {error}") from error
     if not isinstance(document, dict):
         raise ChatRequestError("the body is not a JSON object")
-    messages = document.get("messages")
-    if not isinstance(messages, list) or not messages:
-        raise ChatRequestError("`messages` must be a list that is not empty")
-    if not all(isinstance(message, dict) and isinstance(message.get("role"), str) for message in messages):
-        raise ChatRequestError("each message must be an object with a role")
+    return document
+
+
+def describe(
+    document: dict[str, Any],
+    messages: list[dict[str, Any]],
+    *,
+    size_bytes: int,
+    include_usage: bool,
+    wire: Wire = Wire.CHAT,
+    encrypted_reasoning: bool = False,
+) -> ChatRequest:
+    """The facts of a request whose messages are these, at least one. Raises ChatRequestError."""
     model = document.get("model")
     if not isinstance(model, str):
         raise ChatRequestError("`model` must be a text")
     roles = [message["role"] for message in messages]
-    options = document.get("stream_options")
     return ChatRequest(
         model=model,
         messages=tuple(messages),
         stream=document.get("stream") is True,
-        include_usage=isinstance(options, dict) and options.get("include_usage") is True,
+        include_usage=include_usage,
         tool_names=_tool_names(document.get("tools")),
         assistant_turns=roles.count("assistant"),
         turns_since_user=_turns_since_user(roles),
         tool_results=roles.count("tool"),
         last_role=roles[-1],
         last_text=text_of(messages[-1]),
-        size_bytes=len(body),
+        size_bytes=size_bytes,
+        wire=wire,
+        encrypted_reasoning=encrypted_reasoning,
         fields=frozenset(document),
     )
 
@@ -64,7 +100,8 @@ def parse_chat_request(body: bytes) -> ChatRequest:
 def _tool_names(tools: object) -> frozenset[str]:
     if not isinstance(tools, list):
         return frozenset()
-    functions = [tool.get("function") for tool in tools if isinstance(tool, dict)]
+    # Responses have no object `function` around name and schema.
+    functions = [tool.get("function", tool) for tool in tools if isinstance(tool, dict)]
     return frozenset(str(function.get("name")) for function in functions if isinstance(function, dict))
 
 

@@ -39,7 +39,7 @@ def plan_stream(layout: Layout, script: Script, turn: str, answer: Answer, arriv
     deltas = _deltas(answer, arrival, answer.chunk_chars or script.chunk_chars, reasoning_field)
     if answer.cut is not None and answer.cut.after_chunks is not None:
         del deltas[answer.cut.after_chunks :]
-    gates = _gates(answer, len(deltas))
+    gates = gates_of(answer, len(deltas))
     for position, delta in enumerate(deltas):
         pause_ms = delay.between_chunks_ms if position else delay.first_chunk_ms
         layout.wait(pause_ms / 1000, gates.get(position))
@@ -49,7 +49,7 @@ def plan_stream(layout: Layout, script: Script, turn: str, answer: Answer, arriv
         return _break_off(layout, turn, answer, answer.cut)
     if "finish" not in answer.omit:
         layout.add_chunk(events.finish(finish_reason(answer)))
-    if arrival.request.include_usage and _tells_usage(answer):
+    if arrival.request.include_usage and tells_usage(answer):
         layout.add_chunk(events.usage(_usage(answer, arrival)))
     if "done" not in answer.omit:
         layout.add_chunk(DONE)
@@ -57,7 +57,7 @@ def plan_stream(layout: Layout, script: Script, turn: str, answer: Answer, arriv
     return Plan(turn, answer.kind, 200, layout.pieces())
 
 
-def _gates(answer: Answer, chunks: int) -> dict[int, str]:
+def gates_of(answer: Answer, chunks: int) -> dict[int, str]:
     """The position before which a gate stands, at the latest before the final frames."""
     if answer.hold is None or answer.hold.after_chunks is None:
         return {}
@@ -101,9 +101,9 @@ def _document(answer: Answer, arrival: Arrival, reasoning_field: str) -> dict[st
     if answer.tool_calls:
         message["tool_calls"] = [
             {
-                "id": _call_id(call, place, arrival),
+                "id": call_id(call, place, arrival),
                 "type": "function",
-                "function": {"name": call.name, "arguments": _arguments(call, arrival)},
+                "function": {"name": call.name, "arguments": call_arguments(call, arrival)},
             }
             for place, call in enumerate(answer.tool_calls)
         ]
@@ -111,7 +111,7 @@ def _document(answer: Answer, arrival: Arrival, reasoning_field: str) -> dict[st
         **_shared(arrival, "chat.completion"),
         "choices": [{"index": 0, "message": message, "finish_reason": finish_reason(answer)}],
     }
-    if _tells_usage(answer):
+    if tells_usage(answer):
         document["usage"] = _usage(answer, arrival)
     return document
 
@@ -159,33 +159,36 @@ def _deltas(answer: Answer, arrival: Arrival, size: int, reasoning_field: str) -
     deltas: list[str] = []
     for field, template in _texts(answer, reasoning_field):
         if template:
-            parts = _split(arrival.fill(template), size)
+            parts = split(arrival.fill(template), size)
             deltas += [f'{{"{field}":{encode_basestring(part)}}}' for part in parts]
     for place, call in enumerate(answer.tool_calls):
         index = call.index if call.index is not None else place
         deltas.append(
-            f'{{"tool_calls":[{{"index":{index},"id":{encode_basestring(_call_id(call, place, arrival))},'
+            f'{{"tool_calls":[{{"index":{index},"id":{encode_basestring(call_id(call, place, arrival))},'
             f'"type":"function","function":{{"name":{encode_basestring(call.name)},"arguments":""}}}}]}}'
         )
         deltas += [
             f'{{"tool_calls":[{{"index":{index},"function":{{"arguments":{encode_basestring(part)}}}}}]}}'
-            for part in _split(_arguments(call, arrival), size)
+            for part in split(call_arguments(call, arrival), size)
         ]
     return deltas
 
 
-def _split(text: str, size: int) -> list[str]:
+def split(text: str, size: int) -> list[str]:
+    """The text in pieces of so many characters."""
     return [text[start : start + size] for start in range(0, len(text), size)]
 
 
-def _arguments(call: ScriptedCall, arrival: Arrival) -> str:
+def call_arguments(call: ScriptedCall, arrival: Arrival) -> str:
+    """The text of a call's arguments, with the request's words in it."""
     if call.arguments_text is not None:
         return arrival.fill(call.arguments_text)
     arguments = fill_tree(call.arguments or {}, arrival.request, arrival.count)
     return json.dumps(arguments, ensure_ascii=False)
 
 
-def _call_id(call: ScriptedCall, place: int, arrival: Arrival) -> str:
+def call_id(call: ScriptedCall, place: int, arrival: Arrival) -> str:
+    """The scripted id, else one that these request bytes give."""
     return call.id if call.id is not None else f"call_{arrival.sha256[:16]}_{place}"
 
 
@@ -194,22 +197,28 @@ def finish_reason(answer: Answer) -> str:
     return answer.finish_reason or ("tool_calls" if answer.tool_calls else "stop")
 
 
-def _tells_usage(answer: Answer) -> bool:
+def tells_usage(answer: Answer) -> bool:
+    """Whether the answer says what it cost."""
     return answer.usage != "none" and "usage" not in answer.omit
 
 
 def _usage(answer: Answer, arrival: Arrival) -> dict[str, Any]:
-    usage = answer.usage if isinstance(answer.usage, Usage) else _guessed_usage(answer, arrival)
-    return {
+    usage = estimated_usage(answer, arrival)
+    document: dict[str, Any] = {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
     }
+    if usage.reasoning_tokens:
+        document["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning_tokens}
+    return document
 
 
-def _guessed_usage(answer: Answer, arrival: Arrival) -> Usage:
-    """A quarter of the bytes asked and the characters said: plausible, the same each time, no more."""
+def estimated_usage(answer: Answer, arrival: Arrival) -> Usage:
+    """As scripted; else a quarter of the bytes asked and the characters said: plausible, the same each time."""
+    if isinstance(answer.usage, Usage):
+        return answer.usage
     said = sum(len(template or "") for _, template in _texts(answer))
-    said += sum(len(call.name) + len(_arguments(call, arrival)) for call in answer.tool_calls)
+    said += sum(len(call.name) + len(call_arguments(call, arrival)) for call in answer.tool_calls)
     return Usage(prompt_tokens=arrival.request.size_bytes // 4, completion_tokens=said // 4 + 1)

@@ -160,9 +160,9 @@ class Hold(_Shape):
 class Cut(_Shape):
     """How a completion breaks off. Without `after_chunks`: after all content, before the final frames.
 
-    `end` ends the body cleanly, `error` sends `event` (or a default error object) as one data event, then
-    `[DONE]`; the others leave the body open: `hang_up` closes, `reset` sends RST, `stall` waits for the
-    client to go away.
+    `end` ends the body cleanly, `error` sends `event` (or a default error object) as one data event, on chat
+    completions with `[DONE]` behind it; the others leave the body open: `hang_up` closes, `reset` sends RST,
+    `stall` waits for the client to go away.
     """
 
     then: Literal["hang_up", "reset", "stall", "end", "error"]
@@ -182,6 +182,7 @@ class Usage(_Shape):
     prompt_tokens: int = Field(ge=0)
     completion_tokens: int = Field(ge=0)
     cached_tokens: int = Field(default=0, ge=0)
+    reasoning_tokens: int = Field(default=0, ge=0)
 
 
 class ScriptedCall(_Shape):

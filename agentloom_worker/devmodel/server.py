@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 from agentloom_worker.canonical import sha256_hex
 from agentloom_worker.clock import Clock, SystemClock
 from agentloom_worker.devmodel.answer import plan_answer, plan_error
-from agentloom_worker.devmodel.chat import ChatRequestError, parse_chat_request, protocol_problem
+from agentloom_worker.devmodel.chat import ChatRequest, ChatRequestError, parse_chat_request, protocol_problem
 from agentloom_worker.devmodel.completion import CREATED
 from agentloom_worker.devmodel.connection import Connection, HttpRequest, Response
 from agentloom_worker.devmodel.dialect import dialect_problem, is_authorized
@@ -27,6 +27,7 @@ from agentloom_worker.devmodel.framing import JSON_TYPE, encode, whole_response
 from agentloom_worker.devmodel.matching import Arrival, choose_turn
 from agentloom_worker.devmodel.plan import Layout, Piece, Plan
 from agentloom_worker.devmodel.request_log import BODIES_BYTES_MAX, Outcome, RequestLog, RequestRecord
+from agentloom_worker.devmodel.responses import parse_responses_request
 from agentloom_worker.devmodel.script import HttpError, Script, load_script
 
 HOST = "127.0.0.1"
@@ -34,6 +35,12 @@ BACKLOG = 1024
 START_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 10.0
 LOG_ENTRIES_DEFAULT = 1_000
+
+
+_PARSERS: dict[str, Callable[[bytes], ChatRequest]] = {
+    "/v1/chat/completions": parse_chat_request,
+    "/v1/responses": parse_responses_request,
+}
 
 
 class DevModel:
@@ -103,7 +110,7 @@ class DevModel:
 
     @property
     def requests(self) -> tuple[RequestRecord, ...]:
-        """The chat requests so far (the newest 20,000), in order of arrival."""
+        """The requests for completions so far (the newest 20,000), in order of arrival."""
         return self._log.records()
 
     def wait_until(self, holds: Callable[[tuple[RequestRecord, ...]], bool], timeout_s: float = 10.0) -> bool:
@@ -185,8 +192,8 @@ class _Desk:
     def _route(self, request: HttpRequest) -> Response:
         target = urlsplit(request.target)
         match request.method, target.path.rstrip("/"):
-            case "POST", "/v1/chat/completions":
-                return self._chat(request)
+            case "POST", path if path in _PARSERS:
+                return self._complete(request, _PARSERS[path])
             case "GET", "/v1/models":
                 return _json(200, self._models())
             case "GET", "/props" if self._script.props is not None:
@@ -212,10 +219,10 @@ class _Desk:
         entries = [{"object": "model", "created": CREATED, "owned_by": "dev-model", **entry} for entry in named]
         return {"object": "list", "data": entries}
 
-    def _chat(self, request: HttpRequest) -> Response:
+    def _complete(self, request: HttpRequest, parse: Callable[[bytes], ChatRequest]) -> Response:
         digest = sha256_hex(request.body)
         arrival = self._log.count(digest)
-        plan = self._plan(request.body, digest, arrival)
+        plan = self._plan(request.body, digest, arrival, parse)
         number = self._log.begin(digest, arrival, request.headers, request.body, plan)
 
         def ended(outcome: Outcome) -> None:
@@ -223,9 +230,9 @@ class _Desk:
 
         return Response(plan.pieces, plan.ending, ended)
 
-    def _plan(self, body: bytes, digest: str, arrival_count: int) -> Plan:
+    def _plan(self, body: bytes, digest: str, arrival_count: int, parse: Callable[[bytes], ChatRequest]) -> Plan:
         try:
-            chat = parse_chat_request(body)
+            chat = parse(body)
         except ChatRequestError as error:
             return _refusal(str(error), "malformed")
         problem = dialect_problem(self._script.dialect, chat)

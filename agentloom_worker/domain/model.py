@@ -29,14 +29,28 @@ class MessageCall:
     arguments_text: str
 
 
+@dataclass(frozen=True, slots=True)
+class ReasoningItem:
+    """A reasoning item that a provider wants back in front of what it led to (openai-responses, CASES S07).
+
+    `before_call` is the ordinal of the call that followed it; None: the text. `encrypted` is opaque to us.
+    """
+
+    item_id: str = ""
+    summary: tuple[str, ...] = ()
+    content: tuple[str, ...] = ()
+    encrypted: str = ""
+    before_call: int | None = None
+
+
 @quick_init
 @dataclass(frozen=True, slots=True)
 class Message:
     """One message of a request. `wire_id` pairs a tool message with its call.
 
-    `reasoning` is what the model thought before it said this; an adapter sends it back as its profile says
-    (CASES S07). `note` marks what the runtime itself has to say in the middle of a conversation: an adapter
-    shows it as the provider takes it, never as the model's words (RULINGS A12).
+    `reasoning` is what the model thought before it said this, `reasoning_items` the same as Responses gives it; an
+    adapter sends back what its profile says (CASES S07). `note` marks what the runtime itself has to say in the
+    middle of a conversation: an adapter shows it as the provider takes it, never as the model's words (RULINGS A12).
     """
 
     role: Role
@@ -45,6 +59,7 @@ class Message:
     wire_id: str | None = None
     note: bool = False
     reasoning: str = ""
+    reasoning_items: tuple[ReasoningItem, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +98,16 @@ class Usage:
     input_tokens: int
     output_tokens: int
     cached_tokens: int = 0
+    reasoning_tokens: int = 0
 
 
 @quick_init
 @dataclass(frozen=True, slots=True)
 class ModelResponse:
-    """A complete response; only a legal final frame makes one (seed 004, 6.2)."""
+    """A complete response; only a legal final frame makes one (seed 004, 6.2).
+
+    `reasoning_items` is empty unless the profile sends them back.
+    """
 
     text: str
     calls: tuple[ResponseCall, ...]
@@ -99,6 +118,7 @@ class ModelResponse:
     provider_request_id: str | None = None
     transport_sha256: str = ""
     transport_bytes: int = 0
+    reasoning_items: tuple[ReasoningItem, ...] = ()
 
 
 class FirstOutputKind(StrEnum):

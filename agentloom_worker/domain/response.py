@@ -1,7 +1,9 @@
 """The persisted form of a model's complete response: the raw body of a model operation, version 1."""
 
+from typing import Any
+
 from agentloom_worker.canonical import canonical_bytes, parse
-from agentloom_worker.domain.model import ModelResponse, Partial, ResponseCall, Usage
+from agentloom_worker.domain.model import ModelResponse, Partial, ReasoningItem, ResponseCall, Usage
 from agentloom_worker.errors import InvariantError
 
 VERSION = 1
@@ -17,6 +19,27 @@ def _decode_calls(calls: list[dict[str, str]]) -> tuple[ResponseCall, ...]:
     )
 
 
+def _encode_reasoning(item: ReasoningItem) -> dict[str, object]:
+    optional: dict[str, object] = {
+        "id": item.item_id,
+        "summary": list(item.summary),
+        "content": list(item.content),
+        "encrypted": item.encrypted,
+    }
+    document = {name: value for name, value in optional.items() if value}
+    return document if item.before_call is None else {**document, "before_call": item.before_call}
+
+
+def _decode_reasoning(item: dict[str, Any]) -> ReasoningItem:
+    return ReasoningItem(
+        item_id=item.get("id", ""),
+        summary=tuple(item.get("summary", ())),
+        content=tuple(item.get("content", ())),
+        encrypted=item.get("encrypted", ""),
+        before_call=item.get("before_call"),
+    )
+
+
 def encode_response(response: ModelResponse) -> bytes:
     """Canonical bytes; absent parts are left out, texts stand verbatim."""
     document: dict[str, object] = {"v": VERSION, "text": response.text}
@@ -24,7 +47,10 @@ def encode_response(response: ModelResponse) -> bytes:
         document["calls"] = _encode_calls(response.calls)
     if response.usage:
         usage = response.usage
-        document["usage"] = [usage.input_tokens, usage.output_tokens, usage.cached_tokens]
+        counts = [usage.input_tokens, usage.output_tokens, usage.cached_tokens]
+        document["usage"] = [*counts, usage.reasoning_tokens] if usage.reasoning_tokens else counts
+    if response.reasoning_items:
+        document["reasoning_items"] = [_encode_reasoning(item) for item in response.reasoning_items]
     optional = {
         "finish": response.finish_reason,
         "reasoning": response.reasoning,
@@ -53,6 +79,7 @@ def decode_response(body: bytes) -> ModelResponse:
         provider_request_id=document.get("request_id"),
         transport_sha256=document.get("sha256", ""),
         transport_bytes=document.get("bytes", 0),
+        reasoning_items=tuple(_decode_reasoning(item) for item in document.get("reasoning_items", [])),
     )
 
 

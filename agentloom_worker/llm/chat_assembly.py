@@ -4,21 +4,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentloom_worker import limits
-from agentloom_worker.canonical import canonical_bytes
 from agentloom_worker.domain.model import FirstOutputKind, ModelResponse, Partial, ResponseCall, Usage
+from agentloom_worker.llm.assembly import (
+    IncompleteAnswerError,
+    ModelProtocolError,
+    ProviderReportedError,
+    arguments_text,
+    join_deltas,
+    parse_payload,
+    text_of,
+    token_count,
+)
 from agentloom_worker.llm.profiles import Profile
 
-
-class ChatProtocolError(Exception):
-    """The frames break the protocol: no response can be made of them. The message quotes no content."""
-
-
-class ProviderReportedError(Exception):
-    """The provider reported an error inside a 200 answer (CASES S03). `error` is its JSON value."""
-
-    def __init__(self, error: object) -> None:
-        super().__init__("the provider reported an error inside the stream")
-        self.error = error
+_DONE = "[DONE]"
 
 
 @dataclass(slots=True)
@@ -41,72 +40,93 @@ class ChatAssembly:
         self._finish_reason: str | None = None
         self._usage: Usage | None = None
         self._completion_id: str | None = None
+        self._done = False
+
+    @property
+    def complete(self) -> bool:
+        """As Assembly says: `[DONE]` was read behind a finish reason."""
+        return self._done
+
+    @property
+    def may_end(self) -> bool:
+        """As Assembly says; only where the profile's streams end without `[DONE]`."""
+        return self.finished and not self._profile.done_required
 
     @property
     def finished(self) -> bool:
         """Whether a finish reason was seen."""
         return self._finish_reason is not None
 
+    def apply_payload(self, payload: str) -> FirstOutputKind | None:
+        """As Assembly says."""
+        if payload.strip() != _DONE:
+            return self.apply_frame(parse_payload(payload))
+        if not self.finished:
+            # Seen from proxies that lost their upstream and close politely.
+            raise IncompleteAnswerError("the stream said [DONE] without a finish reason")
+        self._done = True
+        return None
+
     def apply_frame(self, frame: object) -> FirstOutputKind | None:
         """Take one JSON value of the stream; say what its first effective output is, if it has any.
 
-        Role, empty deltas and usage are none (seed 004, 6.2). Raises ChatProtocolError and
+        Role, empty deltas and usage are none (seed 004, 6.2). Raises ModelProtocolError and
         ProviderReportedError.
         """
         if not isinstance(frame, dict):
-            raise ChatProtocolError("a frame is not a JSON object")
+            raise ModelProtocolError("a frame is not a JSON object")
         _refuse_error(frame, self._profile)
         self._take_envelope(frame)
         choices = frame.get("choices") or []
         if not isinstance(choices, list):
-            raise ChatProtocolError("choices is not a list")
+            raise ModelProtocolError("choices is not a list")
         kind = None
         for choice in choices:
             if not isinstance(choice, dict):
-                raise ChatProtocolError("a choice is not a JSON object")
+                raise ModelProtocolError("a choice is not a JSON object")
             # We ask for one choice; a proxy's further ones are not ours to merge.
             if not choice.get("index"):
                 choice_kind = self._take_choice(choice, choice.get("delta"))
                 kind = kind or choice_kind
         return kind
 
-    def apply_completion(self, document: object) -> FirstOutputKind | None:
+    def apply_document(self, document: object) -> FirstOutputKind | None:
         """Take a whole `chat.completion`, as servers send that do not stream (CASES S10)."""
         if not isinstance(document, dict):
-            raise ChatProtocolError("the answer is not a JSON object")
+            raise ModelProtocolError("the answer is not a JSON object")
         _refuse_error(document, self._profile)
         self._take_envelope(document)
         choices = document.get("choices")
         if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-            raise ChatProtocolError("the answer is no chat completion: it has no choices")
+            raise ModelProtocolError("the answer is no chat completion: it has no choices")
         message = choices[0].get("message")
         if not isinstance(message, dict):
-            raise ChatProtocolError("the answer is no chat completion: it has no message")
+            raise ModelProtocolError("the answer is no chat completion: it has no message")
         calls = message.get("tool_calls")
         if isinstance(calls, list):
             numbered = [{**call, "index": n} for n, call in enumerate(calls) if isinstance(call, dict)]
             if len(numbered) != len(calls):
-                raise ChatProtocolError("a tool call is not a JSON object")
+                raise ModelProtocolError("a tool call is not a JSON object")
             message = {**message, "tool_calls": numbered}
         kind = self._take_choice(choices[0], message)
         if not self.finished:
-            raise ChatProtocolError("the answer has no finish reason")
+            raise ModelProtocolError("the answer has no finish reason")
         return kind
 
     def response(self, *, request_id: str | None, transport_sha256: str, transport_bytes: int) -> ModelResponse:
-        """The complete response. The caller has seen the legal final frame. Raises ChatProtocolError.
+        """The complete response. The caller has seen the legal final frame. Raises ModelProtocolError.
 
         `finish_reason` stands as the provider gave it, also `stop` beside calls (CASES S08).
         """
         for ordinal, call in enumerate(self._calls):
             if not call.name:
-                raise ChatProtocolError(f"tool call {ordinal} has no name")
+                raise ModelProtocolError(f"tool call {ordinal} has no name")
         return ModelResponse(
-            text=_join(self._text),
+            text=join_deltas(self._text),
             calls=self._response_calls(),
             finish_reason=self._finish_reason,
-            reasoning=_join(self._reasoning),
-            refusal=_join(self._refusal),
+            reasoning=join_deltas(self._reasoning),
+            refusal=join_deltas(self._refusal),
             usage=self._usage,
             provider_request_id=request_id or self._completion_id,
             transport_sha256=transport_sha256,
@@ -115,7 +135,7 @@ class ChatAssembly:
 
     def partial(self) -> Partial:
         """What has arrived so far, for audit only."""
-        return Partial(_join(self._text), _join(self._reasoning), self._response_calls())
+        return Partial(join_deltas(self._text), join_deltas(self._reasoning), self._response_calls())
 
     def _take_envelope(self, frame: dict[str, Any]) -> None:
         usage = _usage(frame.get("usage"))
@@ -128,29 +148,29 @@ class ChatAssembly:
         kind = None
         if delta is not None:
             if not isinstance(delta, dict):
-                raise ChatProtocolError("a delta is not a JSON object")
+                raise ModelProtocolError("a delta is not a JSON object")
             kind = self._take_delta(delta)
         reason = choice.get("finish_reason")
         if reason is not None:
             if not isinstance(reason, str):
-                raise ChatProtocolError("a finish reason is not a text")
+                raise ModelProtocolError("a finish reason is not a text")
             if self._finish_reason not in (None, reason):
-                raise ChatProtocolError("two different finish reasons")
+                raise ModelProtocolError("two different finish reasons")
             self._finish_reason = reason or self._finish_reason
         return kind
 
     def _take_delta(self, delta: dict[str, Any]) -> FirstOutputKind | None:
         if delta.get("function_call"):
-            raise ChatProtocolError("the provider answers with the retired function_call field")
+            raise ModelProtocolError("the provider answers with the retired function_call field")
         # Some send one reasoning text under both names.
-        reasoning = _text_of(delta, "reasoning_content") or _text_of(delta, "reasoning")
-        text = _text_of(delta, "content")
-        refusal = _text_of(delta, "refusal")
+        reasoning = text_of(delta, "reasoning_content") or text_of(delta, "reasoning")
+        text = text_of(delta, "content")
+        refusal = text_of(delta, "refusal")
         fragments = delta.get("tool_calls") or []
         if not isinstance(fragments, list):
-            raise ChatProtocolError("tool_calls is not a list")
+            raise ModelProtocolError("tool_calls is not a list")
         if self.finished and (reasoning or text or refusal or fragments):
-            raise ChatProtocolError("output after the finish reason")
+            raise ModelProtocolError("output after the finish reason")
         kind = None
         if reasoning:
             self._reasoning.append(reasoning)
@@ -168,25 +188,25 @@ class ChatAssembly:
 
     def _take_call_fragment(self, fragment: object) -> FirstOutputKind | None:
         if not isinstance(fragment, dict):
-            raise ChatProtocolError("a tool call is not a JSON object")
+            raise ModelProtocolError("a tool call is not a JSON object")
         function = fragment.get("function") or {}
         if not isinstance(function, dict):
-            raise ChatProtocolError("a tool call's function is not a JSON object")
-        name = _text_of(function, "name")
-        call = self._call_of(fragment.get("index"), _text_of(fragment, "id"), named=bool(name))
+            raise ModelProtocolError("a tool call's function is not a JSON object")
+        name = text_of(function, "name")
+        call = self._call_of(fragment.get("index"), text_of(fragment, "id"), named=bool(name))
         kind = None
         if name:
             if call.name not in ("", name):
-                raise ChatProtocolError("a tool call has two names")
+                raise ModelProtocolError("a tool call has two names")
             call.name = name
             kind = FirstOutputKind.TOOL_NAME
         arguments = function.get("arguments")
         if isinstance(arguments, dict):
             # Some local servers send the parsed object in place of its text.
-            arguments = canonical_bytes(arguments).decode()
+            arguments = arguments_text(arguments)
         if arguments:
             if not isinstance(arguments, str):
-                raise ChatProtocolError("a tool call's arguments are not a text")
+                raise ModelProtocolError("a tool call's arguments are not a text")
             call.arguments.append(arguments)
             kind = kind or FirstOutputKind.TOOL_ARGUMENTS
         return kind
@@ -194,23 +214,23 @@ class ChatAssembly:
     def _call_of(self, index: object, call_id: str, *, named: bool) -> _OpenCall:
         """The call that a fragment continues, or a new one (CASES S04). Never two calls in one."""
         if index is None and not call_id:
-            raise ChatProtocolError("a tool call fragment has neither index nor id")
+            raise ModelProtocolError("a tool call fragment has neither index nor id")
         if index is not None and (not isinstance(index, int) or isinstance(index, bool)):
-            raise ChatProtocolError("a tool call's index is not a number")
+            raise ModelProtocolError("a tool call's index is not a number")
         key: int | str = call_id if index is None else index
         call = self._by_index.get(key)
         if call is not None and call_id and call.provider_call_id not in (None, call_id):
             if not self._profile.new_id_opens_call:
-                raise ChatProtocolError(f"index {index} is used by two tool calls")
+                raise ModelProtocolError(f"index {index} is used by two tool calls")
             if any(other.provider_call_id == call_id for other in self._calls):
-                raise ChatProtocolError(f"a fragment for a closed tool call at index {index}")
+                raise ModelProtocolError(f"a fragment for a closed tool call at index {index}")
             call = None
         if index is None and named:
             # Servers without indexes send each call whole, and some give two calls one id (CASES W03).
             call = None
         if call is None:
             if len(self._calls) >= limits.CALLS_PER_MESSAGE_MAX:
-                raise ChatProtocolError(f"more than {limits.CALLS_PER_MESSAGE_MAX} tool calls in one message")
+                raise ModelProtocolError(f"more than {limits.CALLS_PER_MESSAGE_MAX} tool calls in one message")
             call = _OpenCall()
             self._calls.append(call)
             self._by_index[key] = call
@@ -220,7 +240,7 @@ class ChatAssembly:
 
     def _response_calls(self) -> tuple[ResponseCall, ...]:
         return tuple(
-            ResponseCall(ordinal, call.provider_call_id, call.name, _join(call.arguments))
+            ResponseCall(ordinal, call.provider_call_id, call.name, join_deltas(call.arguments))
             for ordinal, call in enumerate(self._calls)
         )
 
@@ -237,34 +257,16 @@ def _refuse_error(frame: dict[str, Any], profile: Profile) -> None:
             raise ProviderReportedError({"code": status["status_code"], "message": status.get("status_msg")})
 
 
-def _text_of(fields: dict[str, Any], name: str) -> str:
-    value = fields.get(name)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise ChatProtocolError(f"{name} is not a text")
-    return value
-
-
-def _join(parts: list[str]) -> str:
-    """Join deltas; a surrogate pair that was cut between two of them becomes its character again."""
-    text = "".join(parts)
-    if text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-    return text
-
-
 def _usage(value: object) -> Usage | None:
     if not isinstance(value, dict):
         return None
     details = value.get("prompt_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    return Usage(_count(value.get("prompt_tokens")), _count(value.get("completion_tokens")), _count(cached))
-
-
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+    details = value.get("completion_tokens_details")
+    reasoning = details.get("reasoning_tokens") if isinstance(details, dict) else None
+    return Usage(
+        token_count(value.get("prompt_tokens")),
+        token_count(value.get("completion_tokens")),
+        token_count(cached),
+        token_count(reasoning),
+    )

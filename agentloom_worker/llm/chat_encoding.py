@@ -5,15 +5,14 @@ join of a head, the message fragments and a tail, and every fragment can be enco
 """
 
 import json
-from dataclasses import dataclass
 from typing import assert_never
 
 from agentloom_worker.canonical import canonical_bytes, effective_text
 from agentloom_worker.domain.model import Message, MessageCall, RequestParameters, Role, ToolSchema
 from agentloom_worker.domain.seam import Seam, SeamOf
 from agentloom_worker.errors import Code, RunError
-from agentloom_worker.limits import RELEASE_CACHE
 from agentloom_worker.llm.adapter import Fragments, RequestBody
+from agentloom_worker.llm.envelope import Envelopes, refuse_reserved
 from agentloom_worker.llm.profiles import Profile, ReasoningReplay
 
 ENCODING_VERSION = 1
@@ -53,17 +52,6 @@ RESERVED_PARAMETERS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Envelope:
-    """All of a body but its messages, for one pair of parameters and tools."""
-
-    parameters: RequestParameters
-    tools: bytes
-    head: bytes
-    tail: bytes
-    hashed: bytes  # the parameters as they are hashed
-
-
 class ChatEncoding:
     """Encodes for one profile; pure. Raises MODEL_FEATURE_UNSUPPORTED for flags it does not implement."""
 
@@ -82,8 +70,7 @@ class ChatEncoding:
             )
         self.profile = profile
         self._seam = chat_seam(profile) if adapts else None
-        # By identity, since a provider's parameters may hold what cannot be hashed; a run's are one object.
-        self._envelopes: dict[int, _Envelope] = {}
+        self._envelopes = Envelopes("messages", self._parameter_document)
 
     @property
     def seam(self) -> SeamOf | None:
@@ -140,27 +127,20 @@ class ChatEncoding:
 
     def encode_parameters(self, parameters: RequestParameters) -> bytes:
         """The body without messages and tools."""
-        kept = self._envelopes.get(id(parameters))
-        if kept is not None and kept.parameters is parameters:
-            return kept.hashed
-        return canonical_bytes(self._parameter_document(parameters))
+        return self._envelopes.hashed(parameters)
 
     def frame_body(self, parameters: RequestParameters, messages: Fragments, tools: bytes) -> RequestBody:
         """The whole body, as it is sent."""
-        envelope = self._envelope(parameters, tools)
+        envelope = self._envelopes.of(parameters, tools)
         return RequestBody(envelope.head, messages, envelope.tail)
 
     def envelope_bytes(self, parameters: RequestParameters, tools: bytes) -> int:
         """Bytes of the body around the fragments and their commas."""
-        envelope = self._envelope(parameters, tools)
+        envelope = self._envelopes.of(parameters, tools)
         return len(envelope.head) + len(envelope.tail)
 
     def _parameter_document(self, parameters: RequestParameters) -> dict[str, object]:
-        taken = sorted(RESERVED_PARAMETERS.intersection(name for name, _ in parameters.extra))
-        if taken:
-            raise RunError(
-                Code.MODEL_FEATURE_UNSUPPORTED, f"parameters {', '.join(taken)} are set by the adapter itself"
-            )
+        refuse_reserved(parameters, RESERVED_PARAMETERS)
         document: dict[str, object] = dict(parameters.extra)
         document["model"] = parameters.model
         document[self.profile.output_limit_field] = parameters.max_output_tokens
@@ -168,30 +148,6 @@ class ChatEncoding:
         if self.profile.stream_options:
             document["stream_options"] = {"include_usage": True}
         return document
-
-    def _envelope(self, parameters: RequestParameters, tools: bytes) -> _Envelope:
-        kept = self._envelopes.get(id(parameters))
-        if kept is None or kept.parameters is not parameters or kept.tools != tools:
-            if len(self._envelopes) >= RELEASE_CACHE:
-                self._envelopes.clear()
-            kept = self._envelopes[id(parameters)] = self._make_envelope(parameters, tools)
-        return kept
-
-    def _make_envelope(self, parameters: RequestParameters, tools: bytes) -> _Envelope:
-        document = self._parameter_document(parameters)
-        # Sorted keys: what is below "messages" stands before it, the rest after it. "tools" is spliced in as
-        # bytes at its place among the latter, so that large schemas are not parsed again.
-        head = {name: value for name, value in document.items() if name < "messages"}
-        middle = {name: value for name, value in document.items() if "messages" < name < "tools"}
-        last = {name: value for name, value in document.items() if name > "tools"}
-        before = canonical_bytes({**head, "messages": []}).removesuffix(b"]}")
-        pieces = [canonical_bytes(middle)[1:-1]] if middle else []
-        if tools:
-            pieces.append(b'"tools":' + tools)
-        if last:
-            pieces.append(canonical_bytes(last)[1:-1])
-        after = b"]" + b"".join(b"," + piece for piece in pieces) + b"}"
-        return _Envelope(parameters, tools, before, after, canonical_bytes(document))
 
 
 def chat_seam(profile: Profile) -> SeamOf:

@@ -37,7 +37,9 @@ _TRANSPORT_CODES = frozenset(
         "overloaded",
         "overloaded_error",
         "server_error",
+        "server_is_overloaded",  # of the Responses service: with 503, or inside a stream
         "service_unavailable",
+        "service_unavailable_error",
         "timeout",
         "timeout_error",
         *(str(status) for status in _TRANSPORT_STATUSES),

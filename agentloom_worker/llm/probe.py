@@ -14,7 +14,8 @@ from agentloom_worker import limits
 from agentloom_worker.domain.model import Message, ModelResponse, RequestParameters, Role, ToolSchema
 from agentloom_worker.domain.seam import SeamOf
 from agentloom_worker.errors import Code, RequestError
-from agentloom_worker.llm.chat_assembly import ChatAssembly, ChatProtocolError, ProviderReportedError
+from agentloom_worker.llm.assembly import ModelProtocolError, ProviderReportedError
+from agentloom_worker.llm.chat_assembly import ChatAssembly
 from agentloom_worker.llm.chat_encoding import ChatEncoding
 from agentloom_worker.llm.endpoint import Endpoint, EndpointClient
 from agentloom_worker.llm.http_failures import failure_of_frame
@@ -119,7 +120,7 @@ def probe(client: EndpointClient, endpoint: Endpoint, model: str) -> Probe:
         try:
             _read(response, seen)
             seen.response = seen.assembly.response(request_id=None, transport_sha256="", transport_bytes=0)
-        except (ChatProtocolError, SseProtocolError) as error:
+        except (ModelProtocolError, SseProtocolError) as error:
             seen.problem = str(error)
         except ProviderReportedError as error:
             failure = failure_of_frame(error.error, secret=endpoint.api_key, profile=endpoint.profile)
@@ -134,10 +135,10 @@ def _read(response: httpx.Response, seen: _Seen) -> None:
         for chunk in response.iter_bytes():
             body += chunk
             if len(body) > limits.SSE_EVENT_BYTES_MAX:
-                raise ChatProtocolError("the answer is too large")
+                raise ModelProtocolError("the answer is too large")
         document = _parsed(bytes(body))
         _note_names(document, seen, "message")
-        seen.assembly.apply_completion(document)
+        seen.assembly.apply_document(document)
         return
     parser = SseParser()
     for chunk in response.iter_bytes():
@@ -151,14 +152,14 @@ def _read(response: httpx.Response, seen: _Seen) -> None:
             _note_names(frame, seen, "delta")
             seen.assembly.apply_frame(frame)
     if not seen.streamed:
-        raise ChatProtocolError(f"the answer is neither an event stream nor JSON ({kind or 'no content type'})")
+        raise ModelProtocolError(f"the answer is neither an event stream nor JSON ({kind or 'no content type'})")
 
 
 def _parsed(payload: bytes | str) -> object:
     try:
         value: object = json.loads(payload)
     except (ValueError, RecursionError):
-        raise ChatProtocolError("what came is not JSON") from None
+        raise ModelProtocolError("what came is not JSON") from None
     return value
 
 

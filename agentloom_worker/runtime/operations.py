@@ -149,8 +149,8 @@ class _FirstOutputReceiver:
         ]
         if waiting:
             slice_ = self._deliver(slice_, attempt, noted)
-            faults.hit("first_output.saved", "attempt_model")
         self.slice = replace(slice_, attempt=noted)
+        faults.hit("first_output.saved", "attempt_model")
 
     def _deliver(self, slice_: Slice, attempt: Attempt, noted: Attempt) -> Slice:
         name = f"{attempt.operation_id}/{attempt.attempt_no}"

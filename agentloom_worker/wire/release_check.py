@@ -41,10 +41,19 @@ PATTERN_TEXT = {
 }
 RESERVED_TOOL_KEYS = frozenset({"result.read"})
 RESERVED_MODEL_NAMES = frozenset({"result_read"})
-OWNED_PARAMETERS = frozenset(
+_CHAT_PARAMETERS = frozenset(
     {"model", "messages", "tools", "functions", "stream", "stream_options", "n"}
     | {"max_tokens", "max_completion_tokens"}
 )
+# By protocol; a test compares them with what the encodings refuse.
+OWNED_PARAMETERS = {
+    "openai-chat": _CHAT_PARAMETERS,
+    "openai-responses": frozenset(
+        {"model", "input", "instructions", "tools", "stream", "stream_options", "store", "include", "truncation"}
+        | {"background", "context_management", "conversation", "previous_response_id", "prompt", "max_output_tokens"}
+    ),
+    "scripted": _CHAT_PARAMETERS,
+}
 
 # Finds what is wrong with one entry of `models`: the path inside of it and the text.
 ModelCheck = Callable[[Mapping[str, object]], Iterator[tuple[Path, str]]]
@@ -211,8 +220,9 @@ def _model_problems(path: Path, model: Mapping[str, object], known_profiles: Col
         trouble = _address_trouble(model.get("protocol"), base_url)
         if trouble:
             yield Problem((*path, "base_url"), trouble)
+    owned = OWNED_PARAMETERS.get(str(model.get("protocol")), _CHAT_PARAMETERS)
     for name in _mapping(model, "parameters"):
-        if name in OWNED_PARAMETERS:
+        if name in owned:
             hint = "; say `max_output_tokens` instead" if name.startswith("max_") else ""
             yield Problem((*path, "parameters", name), f"is set by the worker itself{hint}")
 
@@ -220,7 +230,7 @@ def _model_problems(path: Path, model: Mapping[str, object], known_profiles: Col
 def _address_trouble(protocol: object, base_url: str) -> str | None:
     if protocol == "scripted":
         return None if re.fullmatch(r"script:[A-Za-z0-9_.\-]+", base_url) else "must be `script:NAME`"
-    if protocol != "openai-chat":
+    if protocol not in ("openai-chat", "openai-responses"):
         return None
     try:
         parts = urlsplit(base_url)

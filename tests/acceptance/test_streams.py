@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from agentloom_worker.devmodel import DevModel
 from agentloom_worker.domain.model import Executed
 from agentloom_worker.domain.operation import AttemptState, OperationStatus
 from agentloom_worker.domain.run import RunStatus
@@ -33,6 +34,7 @@ from tests.acceptance.harness import (
     simulated,
     wait_for,
 )
+from tests.factories import python_tool
 
 SECRET = "what nobody may see of a broken stream"
 SOON = {"initial_ms": 10, "jitter": "none"}
@@ -244,3 +246,90 @@ def test_S10_a_stream_that_stalls_ends_by_the_idle_limit_and_is_sent_again(datab
         assert first.first_output is not None and first.partial is not None
         _assert_nothing_seen(worker.ports, run_id)
         assert model.wait_until(lambda requests: requests[0].client_gone)
+
+
+def _responses(model: DevModel, tools: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A release whose model speaks the Responses protocol."""
+    return http_release(model, tools, models={"main": {"protocol": "openai-responses", "retry": SOON}})
+
+
+def _failing(code: str, kind: str = "response.failed") -> dict[str, Any]:
+    error = {"code": code, "message": "it broke"}
+    response = {"id": "resp_1", "status": "failed", "error": error, "output": []}
+    event = {"type": kind, "response": response} if kind == "response.failed" else {"type": kind, **error}
+    return {"text": SECRET, "cut": {"then": "error", "event": event}}
+
+
+def test_S09_a_run_over_responses_calls_its_tools_and_ends_by_a_completed_answer(
+    database_url: str, tool_calls: list[tuple[str, object]]
+) -> None:
+    calls = [{"name": "echo", "arguments": {"text": text}} for text in ("a", "b")]
+    usage = {"prompt_tokens": 12, "completion_tokens": 3}
+    turns = (
+        {"when": {"assistant_turns": 0}, "answer": {"text": "I look.", "reasoning": "hm", "tool_calls": calls}},
+        {"answer": {"text": "{{tool_result:echo#1}} {{tool_result:echo#2}}", "usage": usage}},
+    )
+    with dev_model(*turns) as model, simulated(database_url) as worker:
+        run_id = ask(worker.ports, _responses(model, {"echo": python_tool()}))
+        worker.drive()
+        assert run_of(worker.ports, run_id).status is RunStatus.SUCCEEDED
+        assert sorted(tool_calls) == [("echo", "a"), ("echo", "b")]
+        assert answer(worker.ports, run_id) == "echo: a echo: b"
+        done = [event for event in worker.ports.store.list_events(run_id) if event.kind == "model.completed"]
+        assert (done[-1].fields["input_tokens"], done[-1].fields["output_tokens"]) == (12, 3)
+        # What was frozen is what was sent, and holds nothing that a server would have to keep.
+        assert frozen_requests(worker.ports, run_id) == [json.loads(request.body or b"") for request in model.requests]
+        last = frozen_requests(worker.ports, run_id)[-1]
+        assert [item["type"] for item in last["input"]] == [
+            *("message", "message", "message", "function_call", "function_call"),
+            *("function_call_output", "function_call_output"),
+        ]
+        assert last["store"] is False
+
+
+def test_S09_an_incomplete_response_is_a_truncated_answer_and_is_not_sent_again(clean_sqlite: str) -> None:
+    with (
+        dev_model({"answer": {"text": "Half a", "finish_reason": "length"}}) as model,
+        simulated(clean_sqlite) as worker,
+    ):
+        run_id = ask(worker.ports, _responses(model))
+        worker.drive()
+        run = run_of(worker.ports, run_id)
+        assert (run.status, run.end_detail) == (RunStatus.SUCCEEDED, "truncated")
+        assert (answer(worker.ports, run_id), len(model.requests)) == ("Half a", 1)
+
+
+@pytest.mark.parametrize("kind", ["response.failed", "error"])
+def test_S09_a_failed_response_is_sent_again_where_its_class_says_so(clean_sqlite: str, kind: str) -> None:
+    turns = {"first": 1, "answer": _failing("server_error", kind)}, {"answer": {"text": "whole"}}
+    with dev_model(*turns) as model, simulated(clean_sqlite) as worker:
+        run_id = ask(worker.ports, _responses(model))
+        worker.drive()
+        assert answer(worker.ports, run_id) == "whole"
+        assert [attempt.state for attempt in attempts(worker.ports, run_id)] == [
+            AttemptState.FAILED,
+            AttemptState.COMPLETE,
+        ]
+        assert events(worker.ports, run_id) == FAILED_ONCE
+        _assert_nothing_seen(worker.ports, run_id)
+        assert [request.arrival for request in model.requests] == [1, 2]
+
+
+@pytest.mark.parametrize("kind", ["response.failed", "error"])
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("invalid_prompt", Code.MODEL_PROVIDER_ERROR),
+        ("context_length_exceeded", Code.MODEL_CONTEXT_LENGTH_EXCEEDED),
+        ("insufficient_quota", Code.MODEL_RATE_LIMITED),
+    ],
+)
+def test_S09_a_failed_response_of_another_class_ends_the_run_at_once(
+    clean_sqlite: str, kind: str, code: str, expected: Code
+) -> None:
+    with dev_model({"answer": _failing(code, kind)}) as model, simulated(clean_sqlite) as worker:
+        run_id = ask(worker.ports, _responses(model))
+        worker.drive()
+        run = run_of(worker.ports, run_id)
+        assert (run.status, run.end_code, len(model.requests)) == (RunStatus.FAILED, expected, 1)
+        _assert_nothing_seen(worker.ports, run_id)

@@ -166,12 +166,20 @@ def test_W05_broken_arguments_are_answered_kept_as_they_are_and_shown_as_valid_j
         assert (error["code"], error["executed"]) == (Code.TOOL_ARGUMENTS_INVALID, "not_executed")
 
 
-@pytest.mark.parametrize("arguments", ['{"text": "hal', '{"text": "half"}', '{"text": "half"'])
-def test_W06_calls_of_a_message_that_was_cut_at_its_limit_are_not_executed(
-    clean_sqlite: str, arguments: str, tool_calls: list[tuple[str, object]]
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ('{"text": "hal', "length"),
+        ('{"text": "half"}', "length"),
+        ('{"text": "half"', "length"),
+        ('{"text": "half"}', "content_filter"),
+    ],
+)
+def test_W06_calls_of_a_message_that_was_cut_are_not_executed(
+    clean_sqlite: str, arguments: str, reason: str, tool_calls: list[tuple[str, object]]
 ) -> None:
     calls = {"name": "echo", "arguments": {"text": "whole"}}, {"name": "echo", "arguments_text": arguments}
-    with dev_model(*_once(*calls, finish_reason="length")) as model, simulated(clean_sqlite) as worker:
+    with dev_model(*_once(*calls, finish_reason=reason)) as model, simulated(clean_sqlite) as worker:
         ports = worker.ports
         run_id = ask(ports, http_release(model, TOOLS))
         worker.drive()

@@ -5,25 +5,34 @@ from typing import Literal
 
 Kind = Literal["pure", "model", "tool", "internal"]
 Action = Literal["retry", "fail"]
+ModelProtocol = Literal["scripted", "openai-chat", "openai-responses"]
 
 
 @dataclass(frozen=True)
 class Setup:
-    """One scenario and how its processes run it. `model_unknown` is the model's frozen `on_unknown`."""
+    """One scenario and how its processes run it. `model_unknown` is the model's frozen `on_unknown`.
+
+    `protocol` other than `scripted`: the script stands behind HTTP on loopback (wire.py).
+    """
 
     scenario: str
     fusion: bool = True
     inline: bool = True
     model_unknown: Action = "retry"
+    protocol: ModelProtocol = "scripted"
 
     @property
     def seed(self) -> str:
         """Names the database in which its question has just been accepted."""
-        return f"{self.scenario}-{self.model_unknown}"
+        return f"{self.scenario}-{self.model_unknown}{self._wire}"
+
+    @property
+    def _wire(self) -> str:
+        return "" if self.protocol == "scripted" else f"-{self.protocol}"
 
     def __str__(self) -> str:
         fused, inline = "fused" if self.fusion else "single", "inline" if self.inline else "queued"
-        return f"{self.scenario}-{fused}-{inline}-{self.model_unknown}"
+        return f"{self.scenario}-{fused}-{inline}-{self.model_unknown}{self._wire}"
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,11 @@ import logging
 import os
 import signal
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import psycopg2
@@ -38,6 +40,7 @@ from tests.crash.scenarios import SCENARIOS, Mischief, Scenario, View
 from tests.crash.sight import see_outcome
 from tests.crash.tools import Ledger, open_ledger
 from tests.crash.verdict import audit_findings
+from tests.crash.wire import Endpoint
 from tests.simulator import Worker, make_worker
 
 START_US = 1_800_000_000 * US
@@ -99,8 +102,11 @@ class _Slots:
 class Trigger:
     """Counts the hits of a process, remembers what it held, and strikes."""
 
-    def __init__(self, worker: Worker, stead: Stead, scenario: Scenario, strike: Strike | None) -> None:
+    def __init__(
+        self, worker: Worker, stead: Stead, scenario: Scenario, strike: Strike | None, endpoint: Endpoint
+    ) -> None:
         self._worker = worker
+        self._endpoint = endpoint
         self._stead = stead
         self._scenario = scenario
         self._strike = strike
@@ -123,6 +129,8 @@ class Trigger:
                 raise InjectedError(f"{point} {detail}")
             self._stead.last_words.write_text(str(self._worker.clock.database_now_us()))
             os.kill(os.getpid(), signal.SIGKILL)
+        if point == "first_output.saved":
+            self._endpoint.first_output_saved()
         if point == "tail.raise" and self._scenario.mischief is not None:
             self._misbehave(detail, self._scenario.mischief)
 
@@ -144,8 +152,11 @@ class Script:
         self.run_id: RunId | None = None
 
     def __call__(self, request: ScriptedRequest) -> ScriptedTurn:
-        messages = request.body["messages"]
-        digest = hash_of(request.call.body.join())
+        return self.answer(request.body["messages"], request.call.body.join())
+
+    def answer(self, messages: Sequence[dict[str, Any]], body: bytes) -> ScriptedTurn:
+        """The turn for a request, whichever way it came."""
+        digest = hash_of(body)
         view = View(messages, 1 + self._ledger.count("bytes", digest), *self._place())
         self._ledger.note("bytes", digest)
         self._ledger.note("arrival", view.run_no, view.loop_no)
@@ -204,7 +215,7 @@ def seed(ports: Ports, setup: Setup) -> None:
 
 def ask(ports: Ports, setup: Setup) -> None:
     """The client: what it has done before is done once more and changes nothing."""
-    publish_release(ports, SCENARIOS[setup.scenario].document(setup.model_unknown))
+    publish_release(ports, SCENARIOS[setup.scenario].document(setup.model_unknown, setup.protocol))
     session = ports.store.load_session(SESSION)
     if session is None:
         owner = ports.store.find_owner("assistant")
@@ -264,7 +275,10 @@ def live(case: Case, life: int, stead: Stead) -> Outcome:
     open_ledger(stead.ledger)
     script.worker = worker
     strike = case.strikes[life] if life < len(case.strikes) else None
-    trigger = Trigger(worker, stead, scenario, strike)
+    endpoint = Endpoint(script.answer)
+    if case.setup.protocol != "scripted":
+        endpoint.start()
+    trigger = Trigger(worker, stead, scenario, strike, endpoint)
     faults.install(trigger)
     if scenario.asks:
         ask(worker.ports, case.setup)

@@ -23,6 +23,7 @@ from agentloom_worker.clock import ManualClock
 from agentloom_worker.storage.schema import migrate
 from tests.crash.case import Broken, Case, Outcome, Setup
 from tests.crash.process import START_US, Stead, live, seed, warm_up
+from tests.crash.wire import listener
 
 LIFE_LIMIT_S = 60
 # Together they ask every query that a life asks.
@@ -77,13 +78,14 @@ def _receive(stream: BinaryIO) -> object:
 
 def _serve(directory: Path, requests: BinaryIO, answers: BinaryIO) -> None:
     """The warm parent's loop; it ends when the tests close their side."""
+    listener()  # before the first fork
     warm: set[str | None] = set()
     while (case := _receive(requests)) is not None:
         assert isinstance(case, Case)
         if case.database not in warm:
             warm.add(case.database)
             for scenario in _WARMING:
-                setup = replace(case.setup, scenario=scenario, fusion=False, model_unknown="retry")
+                setup = replace(case.setup, scenario=scenario, fusion=False, model_unknown="retry", protocol="scripted")
                 warm_up(Case(setup, database=case.database), _settle(directory, setup, case.database))
             # What a child's collector does not look at is not copied for it.
             gc.collect()

@@ -23,7 +23,8 @@ from agentloom_worker.llm.adapters.scripted import (
     TextTurn,
 )
 from agentloom_worker.runtime.accept import Sending
-from tests.crash.case import Action
+from tests.crash.case import Action, ModelProtocol
+from tests.crash.wire import base_url
 from tests.factories import python_tool, release_document
 
 UNKNOWN_ANSWER = "Nobody knows whether that was done, so I stop here."
@@ -134,12 +135,14 @@ class Scenario:
             return TextTurn(UNKNOWN_ANSWER)
         return self.turn(view, stage)
 
-    def document(self, model_unknown: Action) -> dict[str, Any]:
+    def document(self, model_unknown: Action, protocol: ModelProtocol = "scripted") -> dict[str, Any]:
         """The release."""
+        retry = {"on_unknown": {"action": model_unknown}}
         return release_document(
+            base_url="script:main" if protocol == "scripted" else base_url(),
             tools={name: _TOOLS[name] for name in self.tools},
             agent={"limits": self.limits} | ({"output_schema": self.output_schema} if self.output_schema else {}),
-            models={"main": {"context_window_tokens": 1_000_000, "retry": {"on_unknown": {"action": model_unknown}}}},
+            models={"main": {"protocol": protocol, "context_window_tokens": 1_000_000, "retry": retry}},
             context={"recent_runs": self.recent_runs},
         )
 

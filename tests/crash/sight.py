@@ -20,6 +20,7 @@ from agentloom_worker.runtime.slice import load_response
 from agentloom_worker.storage.session import user_input, user_input_delivery
 from tests.crash.case import AttemptSeen, Hit, Message, OperationSeen, Outcome
 from tests.crash.tools import Ledger
+from tests.crash.wire import read_request
 
 LONG_CHARS = 1000
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -148,8 +149,8 @@ def _transcript(ports: Ports, operations: list[Operation]) -> tuple[tuple[Messag
     frozen = [operation for operation in operations if operation.request is not None]
     if not frozen:
         return (), ()
-    messages = json.loads(_UUID.sub(rename, rebuild_request(ports, frozen[-1]).decode()))["messages"]
-    shown = tuple(_message(message) for message in messages)
+    body = _UUID.sub(rename, rebuild_request(ports, frozen[-1]).decode())
+    shown = tuple(_message(message) for message in read_request(body.encode()).messages)
     recipe = frozen[-1].request
     assert recipe is not None
     first = 1 + len(shown) - Recipe.from_bytes(recipe).record_head
@@ -157,7 +158,9 @@ def _transcript(ports: Ports, operations: list[Operation]) -> tuple[tuple[Messag
 
 
 def _message(message: dict[str, Any]) -> Message:
-    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in message.items()}
+    texts = {
+        name: value if isinstance(value, str) else json.dumps(value, sort_keys=True) for name, value in message.items()
+    }
     shorten: Callable[[str], str] = lambda text: f"{len(text)} characters {sha256_hex(text.encode())}"  # noqa: E731
     return tuple(sorted((name, text if len(text) <= LONG_CHARS else shorten(text)) for name, text in texts.items()))
 

@@ -7,6 +7,7 @@ step; the full cross product is marked `full`.
 
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from agentloom_worker import faults
 from agentloom_worker.limits import RUN_DEADLINE_S
 from agentloom_worker.runtime.table import STEPS, EffectStep
-from tests.crash.case import Action, Case, Hit, Outcome, Setup, Strike
+from tests.crash.case import Action, Case, Hit, ModelProtocol, Outcome, Setup, Strike
 from tests.crash.conftest import Stage
 from tests.crash.oracle import (
     LOST,
@@ -29,6 +30,8 @@ from tests.crash.oracle import (
 from tests.crash.scenarios import SCENARIOS
 
 Choice = Callable[[Setup, Sequence[Hit]], list[Hit]]
+
+HTTP_PROTOCOLS: tuple[ModelProtocol, ...] = ("openai-chat", "openai-responses")
 
 ENDS = {
     "plain": ("succeeded", None, "Forty-two."),
@@ -85,11 +88,19 @@ RAISING = [
     for name in ("three_loops", "invalid_call", "quota", "corrected")
     for fusion in (True, False)
 ]
+OVER_HTTP = [
+    Setup(name, fusion=fusion, protocol=protocol)
+    for protocol in HTTP_PROTOCOLS
+    for name, fusion in (("three_loops", True), ("busy", False), ("corrected", True))
+]
 TWICE = [
     Setup(name, fusion=fusion)
     for name in ("three_loops", "stopped", "deadline", "busy", "carried", "interrupted", "three_runs")
     for fusion in (True, False)
 ]
+
+# Where the request is on its way, or its answer.
+STREAMING = {"attempt.before", "attempt.sent", "first_output.saved", "effect.done"}
 
 
 def one_of_each(setup: Setup, tape: Sequence[Hit]) -> list[Hit]:
@@ -185,6 +196,30 @@ def test_the_sample_kills_at_every_pair_of_point_and_step(stage: Stage, fusion: 
 @pytest.mark.parametrize("setup", FUSIONS, ids=str)
 def test_a_kill_on_postgresql_keeps_the_promise(stage: Stage, postgres_stage: str, setup: Setup) -> None:
     kill_each(stage, setup, postgres_stage, some(20 if setup.scenario == "three_loops" else 4))
+
+
+@pytest.mark.parametrize("setup", OVER_HTTP, ids=str)
+def test_the_script_behind_http_is_the_same_script(stage: Stage, setup: Setup) -> None:
+    base, over_http = stage.record(replace(setup, protocol="scripted")), stage.record(setup)
+    assert differences(base, over_http) == []
+    assert inconsistencies(over_http) == []
+    assert any(hit.point == "first_output.saved" for hit in over_http.tape)
+
+
+@pytest.mark.parametrize("setup", OVER_HTTP, ids=str)
+def test_a_kill_in_the_middle_of_a_stream_keeps_the_promise(stage: Stage, setup: Setup) -> None:
+    """At every hit of a model attempt: behind its first output the rest of the stream has not been sent yet."""
+
+    def streaming(_setup: Setup, tape: Sequence[Hit]) -> list[Hit]:
+        return [hit for hit in tape if hit.point in STREAMING and hit.detail == "attempt_model"]
+
+    kill_each(stage, setup, None, streaming)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("setup", OVER_HTTP, ids=str)
+def test_a_kill_at_every_hit_over_http_keeps_the_promise(stage: Stage, setup: Setup) -> None:
+    kill_each(stage, setup, None, every_hit)
 
 
 @pytest.mark.full

@@ -17,6 +17,7 @@ from agentloom_worker.domain.model import (
     Failure,
     ModelResponse,
     Partial,
+    ReasoningItem,
     RequestParameters,
     ResponseCall,
     Usage,
@@ -42,6 +43,16 @@ RESPONSE = ModelResponse(
     provider_request_id="req-1",
     transport_sha256="ab" * 32,
     transport_bytes=4096,
+)
+THOUGHT = ModelResponse(
+    text="",
+    calls=(ResponseCall(0, "call_1", "echo", "{}"),),
+    finish_reason="tool_calls",
+    usage=Usage(120, 30, 100, 20),
+    reasoning_items=(
+        ReasoningItem("rs_1", ("a summary", ODD), (), "sealed", 0),
+        ReasoningItem("", (), ("a thought",), "", None),
+    ),
 )
 FAILURE = Failure(
     "TOOL_TIMEOUT",
@@ -77,6 +88,7 @@ BODIES: dict[str, tuple[Any, Any, Any]] = {
         RequestBinding.from_bytes,
     ),
     "response": (RESPONSE, encode_response, decode_response),
+    "response_reasoning": (THOUGHT, encode_response, decode_response),
     "response_smallest": (ModelResponse("", (), None), encode_response, decode_response),
     "result_text": (ToolResult(ResultStatus.SUCCEEDED, ODD), encode_result, decode_result),
     "result_structured": (

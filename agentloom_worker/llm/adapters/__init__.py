@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from agentloom_worker.clock import Clock
 from agentloom_worker.llm.adapter import ModelAdapter
 from agentloom_worker.llm.adapters.openai_chat import OpenAIChatAdapter
+from agentloom_worker.llm.adapters.openai_responses import OpenAIResponsesAdapter
 from agentloom_worker.llm.adapters.scripted import Script, ScriptedAdapter
 from agentloom_worker.llm.profiles import PROFILES, Profile, custom_profile
 
@@ -21,6 +22,7 @@ class AdapterPorts:
 
 ADAPTERS: dict[str, Callable[[AdapterPorts, Profile], ModelAdapter]] = {
     "openai-chat": lambda ports, profile: OpenAIChatAdapter(ports.clock, profile),
+    "openai-responses": lambda ports, profile: OpenAIResponsesAdapter(ports.clock, profile),
     "scripted": lambda ports, profile: ScriptedAdapter(ports.clock, profile, ports.scripts),
 }
 

@@ -1,69 +1,14 @@
 """The `openai-chat` protocol: POST {base_url}/chat/completions, streamed, read to its legal final frame."""
 
-import functools
-import hashlib
-import json
 import ssl
-from dataclasses import dataclass
-from typing import assert_never
 
-import httpx
-
-from agentloom_worker import limits
-from agentloom_worker.cancellation import CancelReason
 from agentloom_worker.clock import Clock
-from agentloom_worker.domain.model import (
-    Cancelled,
-    Category,
-    Completed,
-    Executed,
-    Failed,
-    Failure,
-    FirstOutput,
-    FirstOutputKind,
-    ModelOutcome,
-    ModelResponse,
-)
-from agentloom_worker.domain.policy import RetryClass
-from agentloom_worker.errors import Code
-from agentloom_worker.http.redaction import redact
-from agentloom_worker.http.transport import WATCH_EXTENSION, ResponseBody, WatchedTransport
-from agentloom_worker.http.watch import CallInterrupted, CallWatch, Limit, LimitExpired
+from agentloom_worker.domain.model import ModelOutcome
 from agentloom_worker.llm.adapter import AttemptContext, ModelCall
-from agentloom_worker.llm.chat_assembly import ChatAssembly, ChatProtocolError, ProviderReportedError
+from agentloom_worker.llm.chat_assembly import ChatAssembly
 from agentloom_worker.llm.chat_encoding import ENCODING_VERSION, ChatEncoding
-from agentloom_worker.llm.http_failures import failure_of_frame, failure_of_status
+from agentloom_worker.llm.http_attempt import ModelHttp
 from agentloom_worker.llm.profiles import Profile
-from agentloom_worker.llm.sse import SseParser, SseProtocolError
-from agentloom_worker.version import __version__
-
-_DONE = "[DONE]"
-_REQUEST_ID_HEADERS = ("x-request-id", "request-id")
-
-
-class _IncompleteAnswerError(Exception):
-    """The answer ended before its legal final frame (CASES S02)."""
-
-
-@dataclass(slots=True)
-class _Exchange:
-    """One attempt under way; for the thread that reads it."""
-
-    request: ModelCall
-    attempt: AttemptContext
-    watch: CallWatch
-    assembly: ChatAssembly
-    answered: bool = False  # a status line has arrived
-    first_output_given: bool = False
-
-    def give_first_output(self, kind: FirstOutputKind | None) -> None:
-        """Report the first effective output, once; it ends the first-output limit."""
-        if kind is None or self.first_output_given:
-            return
-        self.first_output_given = True
-        self.watch.lift(Limit.FIRST_OUTPUT)
-        self.attempt.on_first_output(FirstOutput(kind, kind is not FirstOutputKind.COMPLETE_FRAME))
-        self.watch.start_idle(self.attempt.idle_timeout_s)
 
 
 class OpenAIChatAdapter(ChatEncoding):
@@ -71,8 +16,9 @@ class OpenAIChatAdapter(ChatEncoding):
 
     def __init__(self, clock: Clock, profile: Profile, *, ssl_context: ssl.SSLContext | None = None) -> None:
         super().__init__(profile)
-        self._clock = clock
-        self._transport = WatchedTransport(clock, ssl_context)
+        self._http = ModelHttp(
+            clock, "chat/completions", lambda: ChatAssembly(profile), profile, ssl_context=ssl_context
+        )
         self._version = f"openai-chat@{ENCODING_VERSION}/{profile.name}@{profile.version}"
 
     @property
@@ -82,233 +28,8 @@ class OpenAIChatAdapter(ChatEncoding):
 
     def stream_once(self, request: ModelCall, attempt: AttemptContext) -> ModelOutcome:
         """As ModelAdapter says. Nothing is retried and no redirect is followed."""
-        watch = CallWatch(self._clock, attempt.on_sent)
-        deadline_s = limits.RUN_DEADLINE_S if attempt.deadline_s is None else attempt.deadline_s
-        watch.limit(Limit.DEADLINE, deadline_s)
-        watch.limit(Limit.FIRST_OUTPUT, attempt.first_output_timeout_s)
-        exchange = _Exchange(request, attempt, watch, ChatAssembly(self.profile))
-        forget = attempt.cancellation.on_cancel(watch.interrupt)
-        try:
-            return self._exchange(exchange)
-        except httpx.TransportError as error:
-            return _broken(exchange, error)
-        except _IncompleteAnswerError as error:
-            return _cancelled(exchange) or _failed(
-                exchange, Code.MODEL_TRANSPORT_FAILED, Category.TRANSPORT, str(error), RetryClass.TRANSPORT
-            )
-        except ProviderReportedError as error:
-            failure = failure_of_frame(error.error, secret=attempt.api_key, profile=self.profile)
-            return Failed(failure, exchange.assembly.partial())
-        except (ChatProtocolError, SseProtocolError, httpx.DecodingError) as error:
-            return _failed(exchange, Code.MODEL_PROTOCOL_ERROR, Category.PROTOCOL, str(error), None)
-        except httpx.InvalidURL as error:
-            message = f"the base URL cannot be called: {error}"
-            return _failed(exchange, Code.MODEL_REQUEST_REJECTED, Category.VALIDATION, message, None)
-        finally:
-            forget()
-            watch.detach()
+        return self._http.stream_once(request, attempt)
 
     def close(self) -> None:
         """As ModelAdapter says."""
-        self._transport.close()
-
-    def _exchange(self, exchange: _Exchange) -> ModelOutcome:
-        watch = exchange.watch
-        watch.block_s()  # Refuse before anything is sent, if the call is cancelled or late already.
-        response = self._transport.handle_request(_http_request(exchange, self.profile))
-        try:
-            exchange.answered = True
-            if response.status_code != httpx.codes.OK:
-                return self._refused(exchange, response)
-            kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-            if kind == "application/json":
-                return Completed(_read_completion(exchange, response))
-            if kind in ("text/html", "application/xhtml+xml"):
-                raise ChatProtocolError("the endpoint answered with a web page")
-            declared_stream = kind == "text/event-stream"
-            return Completed(_read_stream(exchange, response, self.profile, declared_stream=declared_stream))
-        finally:
-            response.close()
-
-    def _refused(self, exchange: _Exchange, response: httpx.Response) -> ModelOutcome:
-        # The status alone settles the class: the rest is worth a short wait only.
-        exchange.watch.limit(Limit.ERROR_BODY, limits.ERROR_BODY_TIMEOUT_S)
-        body = bytearray()
-        try:
-            for chunk in response.iter_bytes():
-                body += chunk
-                if len(body) >= limits.ERROR_BODY_BYTES_MAX:
-                    break
-        except (httpx.TransportError, httpx.DecodingError):
-            cancelled = _cancelled(exchange)
-            if cancelled is not None:
-                return cancelled
-        failure = failure_of_status(
-            response.status_code,
-            response.headers,
-            bytes(body[: limits.ERROR_BODY_BYTES_MAX]),
-            wall_us=self._clock.wall_us(),
-            secret=exchange.attempt.api_key,
-            profile=self.profile,
-        )
-        return Failed(failure, exchange.assembly.partial())
-
-
-def _http_request(exchange: _Exchange, profile: Profile) -> httpx.Request:
-    attempt = exchange.attempt
-    headers = {
-        "Accept": "text/event-stream",
-        # Compression would make the provider's proxies hold fragments back.
-        "Accept-Encoding": "identity",
-        "Content-Type": "application/json",
-        "Content-Length": str(exchange.request.body.size_bytes),
-        "User-Agent": f"agentloom-worker/{__version__}",
-    }
-    if attempt.api_key is not None:
-        headers[profile.auth_header] = f"{profile.auth_prefix}{attempt.api_key}"
-    if attempt.idempotency_key is not None:
-        headers["Idempotency-Key"] = attempt.idempotency_key
-    if attempt.traceparent is not None:
-        headers["traceparent"] = attempt.traceparent
-    try:
-        raw_headers = [(name.encode("ascii"), value.encode("ascii")) for name, value in headers.items()]
-    except UnicodeEncodeError:
-        # Its text quotes the value, which may be the key.
-        raise httpx.LocalProtocolError("a header holds characters that HTTP cannot carry") from None
-    return httpx.Request(
-        "POST",
-        _endpoint(exchange.request.base_url),
-        headers=raw_headers,
-        content=exchange.request.body,
-        extensions={WATCH_EXTENSION: exchange.watch},
-    )
-
-
-@functools.lru_cache(maxsize=256)
-def _endpoint(base_url: str) -> httpx.URL:
-    """The URL that is called; a query of the base URL (some gateways want a version there) stays behind it.
-
-    Raises httpx.InvalidURL.
-    """
-    base, mark, query = base_url.partition("?")
-    url = httpx.URL(f"{base.rstrip('/')}/chat/completions{mark}{query}")
-    try:
-        usable = url.scheme in ("http", "https") and bool(url.host)
-    except UnicodeError as error:
-        raise httpx.InvalidURL("the host name is not valid") from error
-    if not usable:
-        raise httpx.InvalidURL("not an absolute http or https URL")
-    return url
-
-
-def _read_stream(
-    exchange: _Exchange, response: httpx.Response, profile: Profile, *, declared_stream: bool
-) -> ModelResponse:
-    parser, digest, assembly = SseParser(), hashlib.sha256(), exchange.assembly
-    events = 0
-    for chunk in response.iter_bytes():
-        digest.update(chunk)
-        for payload in parser.feed(chunk):
-            if exchange.watch.interrupted:  # Nothing is handled after a cancellation, arrived or not.
-                raise CallInterrupted()
-            events += 1
-            if payload.strip() != _DONE:
-                exchange.give_first_output(assembly.apply_frame(_parse(payload)))
-                continue
-            if not assembly.finished:
-                # Seen from proxies that lost their upstream and close politely.
-                raise _IncompleteAnswerError("the stream said [DONE] without a finish reason")
-            body = response.stream
-            assert isinstance(body, ResponseBody)
-            body.mark_complete()
-            return _complete(exchange, response, digest.hexdigest(), parser.total_bytes)
-    if not events and parser.total_bytes and not declared_stream:
-        raise ChatProtocolError("the answer is no event stream")
-    if profile.done_required or not assembly.finished or parser.pending:
-        raise _IncompleteAnswerError("the stream ended before its final frame")
-    return _complete(exchange, response, digest.hexdigest(), parser.total_bytes)
-
-
-def _read_completion(exchange: _Exchange, response: httpx.Response) -> ModelResponse:
-    body = bytearray()
-    for chunk in response.iter_bytes():
-        body += chunk
-        if len(body) > limits.SSE_EVENT_BYTES_MAX:
-            raise ChatProtocolError(f"the answer is larger than {limits.SSE_EVENT_BYTES_MAX} bytes")
-    try:
-        document = json.loads(body)
-    except UnicodeDecodeError as error:
-        raise ChatProtocolError("the answer is not UTF-8") from error
-    except ValueError as error:
-        # Where the connection's end ends the body, a cut answer looks like this and like nothing else.
-        raise _IncompleteAnswerError("the JSON answer is not whole") from error
-    except RecursionError as error:
-        raise ChatProtocolError("the answer is nested too deeply") from error
-    exchange.give_first_output(exchange.assembly.apply_completion(document))
-    return _complete(exchange, response, hashlib.sha256(body).hexdigest(), len(body))
-
-
-def _complete(exchange: _Exchange, response: httpx.Response, sha256: str, size_bytes: int) -> ModelResponse:
-    request_id = next((response.headers[name] for name in _REQUEST_ID_HEADERS if name in response.headers), None)
-    result = exchange.assembly.response(request_id=request_id, transport_sha256=sha256, transport_bytes=size_bytes)
-    exchange.give_first_output(FirstOutputKind.COMPLETE_FRAME)
-    return result
-
-
-def _parse(payload: str) -> object:
-    if not payload.strip():
-        return {}
-    try:
-        frame: object = json.loads(payload)
-    except (ValueError, RecursionError) as error:
-        raise ChatProtocolError("an event is not JSON") from error
-    return frame
-
-
-def _broken(exchange: _Exchange, error: httpx.TransportError) -> ModelOutcome:
-    """The outcome of a connection that failed, or that a limit or another thread ended."""
-    if isinstance(error, LimitExpired) and error.limit is Limit.DEADLINE:
-        exchange.attempt.cancellation.cancel(CancelReason.DEADLINE)
-    cancelled = _cancelled(exchange)
-    if cancelled is not None:
-        return cancelled
-    code, category, retry_class = Code.MODEL_TRANSPORT_FAILED, Category.TRANSPORT, RetryClass.TRANSPORT
-    if isinstance(error, httpx.LocalProtocolError):
-        return _failed(exchange, Code.MODEL_REQUEST_REJECTED, Category.VALIDATION, str(error), None)
-    if isinstance(error, LimitExpired):
-        match error.limit:
-            case Limit.FIRST_OUTPUT:
-                code, category = Code.MODEL_FIRST_OUTPUT_TIMEOUT, Category.TIMEOUT
-            case Limit.IDLE | Limit.CONNECT:
-                category = Category.TIMEOUT
-            case Limit.DEADLINE | Limit.ERROR_BODY:
-                pass  # The first is a cancellation, the second is caught where it is set.
-            case _:
-                assert_never(error.limit)
-    return _failed(exchange, code, category, str(error), retry_class)
-
-
-def _cancelled(exchange: _Exchange) -> Cancelled | None:
-    if not exchange.attempt.cancellation.cancelled:
-        return None
-    return Cancelled(exchange.assembly.partial(), exchange.watch.sent)
-
-
-def _failed(
-    exchange: _Exchange, code: Code, category: Category, message: str, retry_class: RetryClass | None
-) -> Failed:
-    if category is Category.PROTOCOL:
-        executed = Executed.EXECUTED
-    else:
-        executed = Executed.UNKNOWN if exchange.watch.sent else Executed.NOT_EXECUTED
-    if isinstance(exchange.attempt.api_key, str):
-        message = redact(message, exchange.attempt.api_key)
-    failure = Failure(
-        code=code,
-        category=category,
-        message=message,
-        external_outcome=executed,
-        retry_class=retry_class,
-        http_status=200 if exchange.answered else None,
-    )
-    return Failed(failure, exchange.assembly.partial())
+        self._http.close()

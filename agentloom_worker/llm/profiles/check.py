@@ -36,6 +36,13 @@ def model_problems(model: Mapping[str, object]) -> Iterator[tuple[Path, str]]:
         listed = " or ".join(offered)
         yield ("protocol",), f"{_UNSUPPORTED}profile {profile.name} offers {listed}, not {protocol}"
         return
+    if protocol == "openai-responses" and (profile.strict_alternation or profile.first_must_be_user):
+        # Whether their Responses servers want the same order is documented by none of them.
+        yield (
+            ("protocol",),
+            f"{_UNSUPPORTED}profile {profile.name} wants an order of roles: {protocol} makes none",
+        )
+        return
     yield from _parameter_problems(model, profile, protocol)
 
 

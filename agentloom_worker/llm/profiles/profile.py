@@ -59,7 +59,8 @@ class Profile:
 
     Streams: `stream_options` asks for usage. `done_required`: the stream is complete only after `[DONE]`;
     otherwise a finish reason and a well-framed end of the body will do. `new_id_opens_call`: a new id on a used
-    index is a new call instead of a protocol error (CASES S04).
+    index is a new call instead of a protocol error (CASES S04). These are of chat completions only: Responses has one
+    rule for all. `encrypted_reasoning`: what is replayed of a Responses model's reasoning is its `encrypted_content`.
 
     Settings: `output_limit_field` names the parameter that bounds the output. `parameters` are those that
     exist in chat completions, `responses_parameters` those in responses; None: any, the endpoint itself refuses
@@ -80,6 +81,7 @@ class Profile:
     reasoning_replay: ReasoningReplay = ReasoningReplay.NEVER
     reasoning_field: str = "reasoning_content"
     reasoning_if_empty: bool = False
+    encrypted_reasoning: bool = False
     output_limit_field: str = "max_tokens"
     protocols: tuple[str, ...] | None = None
     base_url: str | None = None

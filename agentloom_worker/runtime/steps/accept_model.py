@@ -35,6 +35,12 @@ from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.runtime.result import StepResult, hash_command
 from agentloom_worker.runtime.slice import Slice, adapter_of, call_ids, load_body
 
+# A message that ends so may end inside of any of its calls (CASES W06, S09).
+_CUTS = {
+    "length": "the message was cut at its output limit, so this call was not executed; send it again, shorter",
+    "content_filter": "the provider's content filter cut the message, so this call was not executed",
+}
+
 
 def accept_model(ports: Ports, slice_: Slice) -> StepResult:
     """Accept the completed operation once."""
@@ -152,13 +158,13 @@ def _candidate(base: StepResult, operation: Operation) -> StepResult:
 def _call(ports: Ports, base: StepResult, operation: Operation, response: ModelResponse) -> StepResult:
     slice_ = base.slice
     batch_id = BatchId(ports.ids.new())
-    truncated = response.finish_reason == "length"
+    cut = _CUTS.get(response.finish_reason or "")
     members: list[Operation] = []
     attempts: list[Attempt] = []
     blobs: list[BlobPut] = []
     events: list[Event] = []
     for call in response.calls:
-        member, failure = _member(ports, slice_, operation, call, batch_id, truncated=truncated)
+        member, failure = _member(ports, slice_, operation, call, batch_id, cut=cut)
         if failure is not None:
             payload, more = make_payload(ports, slice_.run.owner_id, encode_result(failed(failure)))
             member = replace(member, raw=payload)
@@ -204,7 +210,7 @@ def _call(ports: Ports, base: StepResult, operation: Operation, response: ModelR
 
 
 def _member(
-    ports: Ports, slice_: Slice, model: Operation, call: ResponseCall, batch_id: BatchId, *, truncated: bool
+    ports: Ports, slice_: Slice, model: Operation, call: ResponseCall, batch_id: BatchId, *, cut: str | None
 ) -> tuple[Operation, Failure | None]:
     """A member ready to be attempted, or settled at once with what was wrong (CASES W05-W07)."""
     spec = find(slice_.release.catalog, call.name)
@@ -223,12 +229,12 @@ def _member(
         model_operation_id=model.operation_id,
     )
     failure: Failure | None = None
-    if truncated:
+    if cut is not None:
         # Even where a repair would parse: nobody knows what the model was going to say (CASES W06).
         failure = Failure(
             Code.TOOL_CALL_TRUNCATED,
             Category.LIMIT,
-            "the message was cut at its output limit, so this call was not executed; send it again, shorter",
+            cut,
             Executed.NOT_EXECUTED,
         )
     elif spec is None:

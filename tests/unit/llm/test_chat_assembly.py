@@ -4,7 +4,8 @@ import pytest
 
 from agentloom_worker import limits
 from agentloom_worker.domain.model import FirstOutputKind, ModelResponse, Usage
-from agentloom_worker.llm.chat_assembly import ChatAssembly, ChatProtocolError, ProviderReportedError
+from agentloom_worker.llm.assembly import ModelProtocolError, ProviderReportedError
+from agentloom_worker.llm.chat_assembly import ChatAssembly
 from agentloom_worker.llm.profiles import Profile
 
 GENERIC = Profile("generic", 1)
@@ -71,7 +72,7 @@ def test_S04_interleaved_indexes_stay_apart_and_keep_their_order() -> None:
 
 
 def test_S04_a_second_id_on_a_used_index_is_an_error() -> None:
-    with pytest.raises(ChatProtocolError):
+    with pytest.raises(ModelProtocolError):
         assemble(calls(fragment(0, "a", "add", "{}")), calls(fragment(0, "b", "sub", "{}")))
 
 
@@ -85,7 +86,7 @@ def test_S04_a_profile_may_open_a_new_call_for_a_new_id() -> None:
 
 
 def test_S04_a_fragment_for_a_closed_call_is_an_error_in_that_profile_too() -> None:
-    with pytest.raises(ChatProtocolError, match="closed"):
+    with pytest.raises(ModelProtocolError, match="closed"):
         assemble(
             calls(fragment(0, "a", "add", "{")),
             calls(fragment(0, "b", "sub", "{}")),
@@ -99,13 +100,13 @@ def test_S04_a_fragment_for_a_closed_call_is_an_error_in_that_profile_too() -> N
     [frame(content="x"), frame(reasoning="x"), frame(refusal="x"), calls(fragment(0, None, None, "}"))],
 )
 def test_S04_output_after_the_finish_reason_is_an_error(late: dict[str, Any]) -> None:
-    with pytest.raises(ChatProtocolError, match="after"):
+    with pytest.raises(ModelProtocolError, match="after"):
         assemble(calls(fragment(0, "a", "add", "{")), frame("tool_calls"), late)
 
 
 def test_S04_names_are_not_joined() -> None:
     assert given(assemble(calls(fragment(0, "a", "add")), calls(fragment(0, "a", "add", "{}")))) == [("a", "add", "{}")]
-    with pytest.raises(ChatProtocolError, match="names"):
+    with pytest.raises(ModelProtocolError, match="names"):
         assemble(calls(fragment(0, "a", "add")), calls(fragment(0, None, "sub")))
 
 
@@ -143,7 +144,7 @@ def test_a_call_without_index_goes_on_by_its_id() -> None:
     ],
 )
 def test_frames_that_cannot_be_read_are_protocol_errors(item: dict[str, Any]) -> None:
-    with pytest.raises(ChatProtocolError):
+    with pytest.raises(ModelProtocolError):
         assemble(item)
 
 

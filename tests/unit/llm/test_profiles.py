@@ -18,7 +18,8 @@ from agentloom_worker.domain.release import load_release
 from agentloom_worker.errors import Code, ReleaseInvalidError
 from agentloom_worker.llm.adapters import ADAPTERS, AdapterPorts, Adapters
 from agentloom_worker.llm.adapters.openai_chat import OpenAIChatAdapter
-from agentloom_worker.llm.chat_assembly import ChatAssembly, ProviderReportedError
+from agentloom_worker.llm.assembly import ProviderReportedError
+from agentloom_worker.llm.chat_assembly import ChatAssembly
 from agentloom_worker.llm.chat_encoding import RESERVED_PARAMETERS, ChatEncoding
 from agentloom_worker.llm.http_failures import failure_of_frame, failure_of_status
 from agentloom_worker.llm.profiles import PROFILES, ErrorClass, Profile, custom_profile

@@ -16,8 +16,10 @@ from pydantic import ValidationError
 from agentloom_worker import limits
 from agentloom_worker.domain.budget import derive_budget
 from agentloom_worker.errors import Code, ReleaseInvalidError
+from agentloom_worker.llm import chat_encoding, responses_encoding
 from agentloom_worker.wire import release as wire
 from agentloom_worker.wire.release import ReleaseDocument, parse_release, release_schema, resolve_retry
+from agentloom_worker.wire.release_check import OWNED_PARAMETERS
 from tests.factories import python_tool, release_document
 
 HTTP = "http://127.0.0.1:8000/v1"
@@ -124,7 +126,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "protocol": (
         {"models": {"main": {"protocol": "soap"}}},
         "/models/main/protocol",
-        "must be 'openai-chat' or",
+        "must be 'openai-chat', 'openai-responses' or",
     ),
     "profile": (
         {"models": {"main": {"profile": "acme"}}},
@@ -263,6 +265,15 @@ def test_address_that_no_request_could_use_is_refused(base_url: str, text: str) 
     path, found = only_problem(release_document(models={"main": {"protocol": "openai-chat", "base_url": base_url}}))
     assert path == "/models/main/base_url"
     assert text in found
+
+
+def test_each_protocol_owns_the_parameters_that_its_encoding_refuses() -> None:
+    assert OWNED_PARAMETERS["openai-chat"] == chat_encoding.RESERVED_PARAMETERS
+    assert OWNED_PARAMETERS["openai-responses"] == responses_encoding.RESERVED_PARAMETERS
+    model = {"protocol": "openai-responses", "base_url": HTTP, "parameters": {"previous_response_id": "resp_1", "n": 1}}
+    path, found = only_problem(release_document(models={"main": model}))
+    assert path == "/models/main/parameters/previous_response_id"
+    assert "is set by the worker itself" in found
 
 
 def test_profiles_known_to_the_caller_are_accepted() -> None:

@@ -1,0 +1,235 @@
+"""Frames of the Responses protocol, one by one: what they make, and what they must not."""
+
+import json
+from collections.abc import Iterable
+
+import pytest
+
+from agentloom_worker import limits
+from agentloom_worker.domain.model import FirstOutputKind, ModelResponse, ReasoningItem, ResponseCall
+from agentloom_worker.llm.assembly import ModelProtocolError, ProviderReportedError
+from agentloom_worker.llm.profiles import PROFILES, Profile, ReasoningReplay
+from agentloom_worker.llm.responses_assembly import ResponsesAssembly
+from tests.unit.llm import response_streams as streams
+from tests.unit.llm.response_streams import arguments, call, closed, ended, event, message, opened, text
+
+MESSAGE = opened(0, type="message")
+CALL = opened(0, **call("a", "add", ""))
+ARGUMENTS = "response.function_call_arguments"
+
+
+def apply(assembly: ResponsesAssembly, *events: str) -> list[FirstOutputKind | None]:
+    payloads = (line[6:] for one in events for line in one.split("\n") if line.startswith("data: "))
+    return [assembly.apply_payload(payload) for payload in payloads]
+
+
+def made(events: Iterable[str], profile: Profile = PROFILES["generic"]) -> ModelResponse:
+    assembly = ResponsesAssembly(profile)
+    apply(assembly, *events)
+    assert assembly.complete
+    return assembly.response(request_id=None, transport_sha256="", transport_bytes=0)
+
+
+def refused(*events: str) -> str:
+    with pytest.raises(ModelProtocolError) as caught:
+        made(events)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("events", "kind"),
+    [
+        ((streams.CREATED,), None),
+        ((event("response.in_progress", response={}),), None),
+        ((event("response.queued", response={}),), None),
+        ((event("keepalive"),), None),
+        ((MESSAGE,), None),
+        ((MESSAGE, text("")), None),
+        ((MESSAGE, text("x")), FirstOutputKind.TEXT),
+        ((opened(0, type="reasoning"),), None),
+        ((CALL,), FirstOutputKind.TOOL_NAME),
+        ((CALL, arguments("")), None),
+        ((CALL, arguments("{")), FirstOutputKind.TOOL_ARGUMENTS),
+        ((closed(0, **message("x")),), FirstOutputKind.TEXT),
+        ((closed(0, type="reasoning", summary=[]),), None),
+        ((ended("completed", message("x")),), FirstOutputKind.TEXT),
+        ((ended("completed"),), None),
+    ],
+)
+def test_C07_what_counts_as_output_of_responses(events: tuple[str, ...], kind: FirstOutputKind | None) -> None:
+    assert apply(ResponsesAssembly(PROFILES["generic"]), *events)[-1] is kind
+
+
+def test_S04_interleaved_items_stay_apart_and_keep_their_order() -> None:
+    response = made(
+        (
+            opened(1, **call("b", "sub", "")),
+            CALL,
+            arguments('{"y":', 1),
+            arguments('{"x":', 0),
+            arguments("1}", 0),
+            arguments("2}", 1),
+            closed(1, **call("b", "sub", '{"y":2}')),
+            closed(0, **call("a", "add", '{"x":1}')),
+            ended("completed"),
+        )
+    )
+    assert response.calls == (ResponseCall(0, "a", "add", '{"x":1}'), ResponseCall(1, "b", "sub", '{"y":2}'))
+
+
+@pytest.mark.parametrize(
+    ("events", "problem"),
+    [
+        ((CALL, CALL), "used by two items"),
+        ((arguments("{"),), "was not opened"),
+        ((text("x"),), "was not opened"),
+        ((CALL, text("x")), "which is none"),
+        ((CALL, closed(0, **call("a", "add", "{}")), arguments("{")), "is closed"),
+        ((MESSAGE, text("x"), closed(0, **message("x")), text("y")), "is closed"),
+        ((CALL, closed(0, **call("a", "add", "{}")), closed(0, **call("a", "add", "{}"))), "closed twice"),
+        (
+            (CALL, event("response.function_call_arguments.done", output_index=0, arguments="{}"), arguments("x")),
+            "closed",
+        ),
+        ((CALL, arguments('{"x":1}'), closed(0, **call("a", "add", '{"x":2}'))), "other arguments"),
+        ((CALL, closed(0, **call("a", "sub", "{}"))), "two names"),
+        ((CALL, closed(0, **call("b", "add", "{}"))), "two ids"),
+        ((CALL, closed(0, **message("x"))), "another kind"),
+        ((MESSAGE, text("x"), closed(0, **message("y"))), "another text"),
+        (
+            (MESSAGE, text("x"), event("response.output_text.done", output_index=0, content_index=0, text="y")),
+            "another text",
+        ),
+        ((opened(0, type="custom_tool_call", name="shell"),), "was not offered"),
+        ((event("response.output_item.added", item={}),), "an event names no output item"),
+        ((event("response.output_item.added", output_index=0),), "item is not a JSON object"),
+        ((event("response.output_text.delta", output_index=True, delta="x"),), "not a number"),
+        (
+            (MESSAGE, event("response.output_text.delta", output_index=0, content_index=0, delta=7)),
+            "delta is not a text",
+        ),
+        ((event("response.completed"),), "response is not a JSON object"),
+    ],
+)
+def test_S04_fragments_that_fit_nowhere_are_an_error(events: tuple[str, ...], problem: str) -> None:
+    assert problem in refused(*events)
+
+
+def test_S04_a_message_holds_a_bounded_number_of_calls_and_items() -> None:
+    calls = [opened(number, **call(str(number), "add", "")) for number in range(limits.CALLS_PER_MESSAGE_MAX + 1)]
+    assert "tool calls in one message" in refused(*calls)
+    items = [opened(number, type="web_search_call") for number in range(limits.OUTPUT_ITEMS_MAX + 1)]
+    assert "output items" in refused(*items)
+
+
+def test_S08_an_unfinished_call_in_a_completed_answer_is_an_error() -> None:
+    assert "before the end of an output item" in refused(CALL, arguments('{"x":1}'), ended("completed"))
+    nameless = (opened(0, **call("a", "", "")), closed(0, **call("a", "", "{}")), ended("completed"))
+    assert "has no name" in refused(*nameless)
+
+
+def test_S09_the_final_frame_must_show_what_was_streamed() -> None:
+    whole = (MESSAGE, text("x"), closed(0, **message("x")))
+    assert made((*whole, ended("completed", message("x")))).text == "x"
+    assert made((*whole, ended("completed"))).text == "x", "some servers leave the list empty"
+    assert "another text" in refused(*whole, ended("completed", message("y")))
+    assert "another text" in refused(*whole, ended("completed", call("a", "add", "{}")))
+    one = (CALL, closed(0, **call("a", "add", "{}")))
+    assert "other tool calls" in refused(*one, ended("completed", call("a", "add", '{"x":1}')))
+    assert "other tool calls" in refused(*one, ended("completed", call("a", "add", "{}"), call("b", "add", "{}")))
+    assert "other tool calls" in refused(*one, ended("completed", message("x")))
+    assert "another status" in refused(event("response.completed", response={"status": "incomplete", "output": []}))
+
+
+def test_S09_what_only_the_final_frame_shows_is_taken_from_it() -> None:
+    streamed = (MESSAGE, text("I look."), closed(0, **message("I look.")))
+    response = made((*streamed, ended("completed", message("I look."), call("a", "add", "{}"))))
+    assert (response.text, response.calls) == ("I look.", (ResponseCall(0, "a", "add", "{}"),))
+    grown = made((MESSAGE, text("I lo"), ended("completed", message("I look."))))
+    assert grown.text == "I look."
+    assert "another text" in refused(MESSAGE, text("I lo"), ended("completed", message("You look.")))
+
+
+@pytest.mark.parametrize(
+    ("details", "reason"),
+    [
+        ({"reason": "max_output_tokens"}, "length"),
+        ({"reason": "content_filter"}, "content_filter"),
+        ({"reason": "of a later day"}, "length"),
+        (None, "length"),
+    ],
+)
+def test_S09_whatever_cuts_an_answer_off_it_is_truncated(details: object, reason: str) -> None:
+    half = '{"x": [1,'
+    response = made((CALL, arguments(half), ended("incomplete", incomplete_details=details)))
+    # The runtime executes no call of an answer that ends so (CASES W06).
+    assert (response.finish_reason, response.calls) == (reason, (ResponseCall(0, "a", "add", half),))
+
+
+def test_S09_a_failed_response_and_an_error_event_are_reported_with_their_codes() -> None:
+    for one, expected in (
+        (ended("failed", error={"code": "server_error", "message": "m"}), {"code": "server_error", "message": "m"}),
+        (ended("failed", error=None), {}),
+        (event("error", code="c", message="m", sequence_number=3), {"code": "c", "message": "m"}),
+        (event("error", error={"code": "c"}), {"code": "c"}),
+        ('data: {"error": {"code": "c"}}', {"code": "c"}),
+    ):
+        with pytest.raises(ProviderReportedError) as caught:
+            apply(ResponsesAssembly(PROFILES["generic"]), one)
+        assert caught.value.error == expected
+
+
+def test_items_that_the_provider_settles_itself_are_left_to_it() -> None:
+    search = (opened(0, type="web_search_call"), closed(0, type="web_search_call", status="completed"))
+    response = made((*search, opened(1, type="message"), text("x", 1), closed(1, **message("x")), ended("completed")))
+    assert (response.text, response.calls) == ("x", ())
+
+
+def test_arguments_that_a_server_sends_parsed_become_their_text() -> None:
+    parsed = {"type": "function_call", "call_id": "a", "name": "add", "arguments": {"x": 1}}
+    assert made((closed(0, **parsed), ended("completed"))).calls[0].arguments_text == '{"x":1}'
+
+
+def test_a_surrogate_pair_that_is_cut_between_deltas_is_whole_again() -> None:
+    halves = ["\ud83d", "\ude00"]
+    events = [json.dumps({"type": "response.output_text.delta", "output_index": 0, "content_index": 0, "delta": half})
+              for half in halves]  # fmt: skip
+    assembly = ResponsesAssembly(PROFILES["generic"])
+    apply(assembly, MESSAGE, *(f"data: {one}" for one in events), closed(0, **message("😀")), ended("completed"))
+    assert assembly.partial().text == "😀"
+
+
+REPLAYED = Profile("replaying", 1, reasoning_replay=ReasoningReplay.ALWAYS)
+SEALED = Profile("sealed", 1, reasoning_replay=ReasoningReplay.ALWAYS, encrypted_reasoning=True)
+
+
+def _thought(number: int, name: str) -> str:
+    return closed(
+        number,
+        type="reasoning",
+        id=name,
+        summary=[{"type": "summary_text", "text": f"summary {name}"}],
+        content=[{"type": "reasoning_text", "text": f"content {name}"}],
+        encrypted_content=f"sealed {name}",
+    )
+
+
+THINKING = (
+    _thought(0, "r0"),
+    closed(1, **message("I look.")),
+    _thought(2, "r1"),
+    _thought(3, "r2"),
+    closed(4, **call("a", "add", "{}")),
+    closed(5, **call("b", "add", "{}")),
+    _thought(6, "r3"),
+    ended("completed"),
+)
+
+
+def test_S07_each_reasoning_item_is_kept_with_what_it_led_to() -> None:
+    assert made(THINKING).reasoning_items == ()
+    items = made(THINKING, REPLAYED).reasoning_items
+    assert [(item.item_id, item.before_call) for item in items] == [("r0", None), ("r1", 0), ("r2", 0)]
+    assert items[0] == ReasoningItem("r0", ("summary r0",), ("content r0",), "", None)
+    sealed = made(THINKING, SEALED).reasoning_items
+    assert sealed[0] == ReasoningItem("r0", ("summary r0",), (), "sealed r0", None)
