@@ -148,6 +148,10 @@ def _read(fragment: bytes) -> WireMessage:
             case "reasoning":
                 pass  # of the assistant's message that follows
             case _:
-                role, text, wire_id = Role(item["role"]), item["content"] or "", item.get("tool_call_id")
+                role, text, wire_id = Role(item["role"]), _text(item["content"]), item.get("tool_call_id")
                 calls += [call["id"] for call in item.get("tool_calls", ())]
     return WireMessage(role, sha256(text.encode()), tuple(calls), wire_id, fragment_tokens(fragment))
+
+
+def _text(content: str | list[dict[str, str]] | None) -> str:
+    return "".join(part["text"] for part in content) if isinstance(content, list) else content or ""

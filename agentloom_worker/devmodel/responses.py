@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agentloom_worker.devmodel.chat import ChatRequest, ChatRequestError, Wire, describe, read_document
+from agentloom_worker.devmodel.chat import ChatRequest, ChatRequestError, Wire, describe, read_document, text_of
 
 # Each would refer to what a server keeps, and this one keeps nothing.
 _STATEFUL = ("background", "conversation", "previous_response_id", "prompt")
@@ -45,7 +45,7 @@ def _messages(items: list[Any]) -> list[dict[str, Any]]:
             case "message":
                 if item.get("role") not in _ROLES:
                     raise ChatRequestError(f"input[{number}] is a message without a known role")
-                messages.append({"role": item["role"], "content": item.get("content")})
+                messages.append({"role": item["role"], "content": text_of(item)})
             case "function_call":
                 if not messages or messages[-1]["role"] != "assistant":
                     messages.append({"role": "assistant", "content": None})

@@ -2,8 +2,9 @@
 
 The events are those of https://developers.openai.com/api/reference/resources/responses/streaming-events. A stream
 has no `[DONE]`; it is complete by `response.completed` or `response.incomplete` and by nothing else (CASES S09),
-and only if that frame shows the same text and calls as the stream did. Items are told apart by `output_index`:
-some servers give one item several ids.
+and only if that frame shows the same text and calls as the stream did. Items are told apart by `output_index`, since
+some servers give one item several ids, and by their ids where a server sends no index: llama.cpp does not
+(https://github.com/ggml-org/llama.cpp/blob/master/tools/server/server-task.cpp, to_json_oaicompat_resp).
 """
 
 from dataclasses import dataclass, field

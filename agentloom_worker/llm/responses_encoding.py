@@ -128,9 +128,9 @@ class ResponsesEncoding:
         reasoning = self._replayed(message)
         items = [self._reasoning_item(one) for one in reasoning if one.before_call is None]
         if text.strip():
-            items.append(_message_item(Role.ASSISTANT, text))
+            items.append(_answer_item(text))
         elif not message.calls:
-            items.append(_message_item(Role.ASSISTANT, EMPTY_ASSISTANT_TEXT))
+            items.append(_answer_item(EMPTY_ASSISTANT_TEXT))
         for ordinal, call in enumerate(message.calls):
             items += [self._reasoning_item(one) for one in reasoning if one.before_call == ordinal]
             items.append(_call_item(call))
@@ -163,6 +163,14 @@ class ResponsesEncoding:
 
 def _message_item(role: Role, text: str) -> dict[str, object]:
     return {"type": "message", "role": role.value, "content": text}
+
+
+def _answer_item(text: str) -> dict[str, object]:
+    """The model's own words, in parts: llama.cpp's server takes a plain text for the user's and refuses it.
+
+    https://github.com/ggml-org/llama.cpp/blob/master/tools/server/server-chat.cpp, convert_responses_to_chatcmpl.
+    """
+    return {"type": "message", "role": Role.ASSISTANT.value, "content": [{"type": "output_text", "text": text}]}
 
 
 def _call_item(call: MessageCall) -> dict[str, object]:

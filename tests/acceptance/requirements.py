@@ -632,6 +632,7 @@ REQUIREMENTS = {
             "unit/llm/test_responses_assembly.py::test_S04_a_message_holds_a_bounded_number_of_calls_and_items",
             "unit/llm/test_responses_assembly.py::test_S04_fragments_that_fit_nowhere_are_an_error",
             "unit/llm/test_responses_assembly.py::test_S04_interleaved_items_stay_apart_and_keep_their_order",
+            "unit/llm/test_responses_assembly.py::test_S04_items_without_an_index_are_told_apart_by_their_ids",
         ),
     ),
     "S05": Requirement(

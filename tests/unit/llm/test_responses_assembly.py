@@ -102,6 +102,8 @@ def test_S04_interleaved_items_stay_apart_and_keep_their_order() -> None:
         ),
         ((opened(0, type="custom_tool_call", name="shell"),), "was not offered"),
         ((event("response.output_item.added", item={}),), "an event names no output item"),
+        ((event("response.output_text.delta", item_id="msg_1", delta="x"),), "was not opened"),
+        ((event("response.output_item.added", output_index="0", item={}),), "output_index is not a number"),
         ((event("response.output_item.added", output_index=0),), "item is not a JSON object"),
         ((event("response.output_text.delta", output_index=True, delta="x"),), "not a number"),
         (
@@ -197,6 +199,54 @@ def test_a_surrogate_pair_that_is_cut_between_deltas_is_whole_again() -> None:
     assembly = ResponsesAssembly(PROFILES["generic"])
     apply(assembly, MESSAGE, *(f"data: {one}" for one in events), closed(0, **message("😀")), ended("completed"))
     assert assembly.partial().text == "😀"
+
+
+def _unnumbered(kind: str, **fields: object) -> str:
+    return event(f"response.{kind}", **fields)
+
+
+# As llama.cpp's server writes it: no indexes, and calls without an id of their own.
+UNNUMBERED = (
+    _unnumbered("created", response={"id": "resp_1", "status": "in_progress"}),
+    _unnumbered("output_item.added", item={"type": "reasoning", "id": "rs_1", "summary": []}),
+    _unnumbered("reasoning_text.delta", item_id="rs_1", delta="so"),
+    _unnumbered("output_item.added", item={"type": "message", "id": "msg_1", "role": "assistant", "content": []}),
+    _unnumbered("content_part.added", item_id="msg_1", part={"type": "output_text", "text": ""}),
+    _unnumbered("output_text.delta", item_id="msg_1", delta="I lo"),
+    _unnumbered("output_text.delta", item_id="msg_1", delta="ok."),
+    _unnumbered("output_item.added", item=call("fc_a", "add", "")),
+    _unnumbered("function_call_arguments.delta", item_id="fc_a", delta='{"x":'),
+    _unnumbered("output_item.added", item=call("fc_b", "sub", "")),
+    _unnumbered("function_call_arguments.delta", item_id="fc_b", delta="{}"),
+    _unnumbered("function_call_arguments.delta", item_id="fc_a", delta="1}"),
+    _unnumbered("output_item.done", item={"type": "reasoning", "id": "rs_1", "content": [], "encrypted_content": ""}),
+    _unnumbered("output_text.done", item_id="msg_1", text="I look."),
+    _unnumbered("output_item.done", item={**message("I look."), "id": "msg_1"}),
+    _unnumbered("output_item.done", item=call("fc_a", "add", '{"x":1}')),
+    _unnumbered("output_item.done", item=call("fc_b", "sub", "{}")),
+    ended(
+        "completed",
+        {"type": "reasoning", "id": "rs_1", "summary": []},
+        {**message("I look."), "id": "msg_1"},
+        call("fc_a", "add", '{"x":1}'),
+        call("fc_b", "sub", "{}"),
+    ),
+)
+
+
+def test_S04_items_without_an_index_are_told_apart_by_their_ids() -> None:
+    response = made(UNNUMBERED)
+    assert (response.text, response.reasoning) == ("I look.", "so")
+    assert response.calls == (ResponseCall(0, "fc_a", "add", '{"x":1}'), ResponseCall(1, "fc_b", "sub", "{}"))
+    assert "used by two items" in refused(UNNUMBERED[7], UNNUMBERED[7])
+    both = {**call("call_1", "add", ""), "id": "fc_1"}
+    events = (
+        _unnumbered("output_item.added", item=both),
+        _unnumbered("function_call_arguments.delta", item_id="fc_1", delta="{}"),
+        _unnumbered("output_item.done", item=call("call_1", "add", "{}")),
+        ended("completed"),
+    )
+    assert made(events).calls == (ResponseCall(0, "call_1", "add", "{}"),)
 
 
 REPLAYED = Profile("replaying", 1, reasoning_replay=ReasoningReplay.ALWAYS)
