@@ -30,6 +30,9 @@ FAST_PATH_ENTRIES_MAX = 100_000
 CANCEL_KEPT_S = 60.0
 LANE_PAUSE_S = 0.5  # a row that met a full lane asks again after half of what it has waited, within these bounds
 LANE_PAUSE_MAX_S = 5.0
+MODEL_WINDOW_S = 60.0  # providers count by the minute
+WINDOW_WALK_MAX = 200
+BYTES_PER_TOKEN = 3  # of a request's body, for what is reserved of tokens per minute until the usage is known
 
 # steps (RULINGS U6)
 STEP_FAILURES_MAX = 5

@@ -37,9 +37,9 @@ from agentloom_worker.errors import Code, InvariantError, RunError, SupersededEr
 from agentloom_worker.frozen import replace
 from agentloom_worker.llm.adapter import AttemptContext, ModelCall, RequestBody
 from agentloom_worker.runtime.commit import commit
-from agentloom_worker.runtime.lane import open_lane, pause_us
+from agentloom_worker.runtime.lane import Lane, Share, open_lane, open_share, pause_us, window_pause_us
 from agentloom_worker.runtime.live import Live
-from agentloom_worker.runtime.outcome import Answered, LaneFull, MaybeSent, ModelEnded, Outcome, ToolEnded
+from agentloom_worker.runtime.outcome import Answered, Bound, LaneFull, MaybeSent, ModelEnded, Outcome, ToolEnded
 from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.runtime.reading import may_read
 from agentloom_worker.runtime.request import head_of
@@ -68,17 +68,33 @@ def perform_model(ports: Ports, slice_: Slice, live: Live) -> tuple[Slice, Outco
         live.cancel(CancelReason.DEADLINE)
         return slice_, ModelEnded(Cancelled(Partial(), sent=False), live.cancellation.reason)
     lane = open_lane(ports, binding.base_url, live.claim)
-    if lane is None:
-        return _stream(ports, slice_, live, body, secret)
-    if not lane.take():
-        waited_us = 0 if attempt.started_at is None else live.now_us() - attempt.started_at
-        return slice_, LaneFull(lane.endpoint, pause_us(ports.chance, waited_us))
+    share = open_share(ports, binding.base_url, live.claim, body.size_bytes)
+    waited_us = 0 if attempt.started_at is None else live.now_us() - attempt.started_at
+    full = _take_places(ports, lane, share, waited_us)
+    if full is not None:
+        return slice_, full
     live.lane = lane
     try:
-        return _stream(ports, slice_, live, body, secret)
+        moved, ended = _stream(ports, slice_, live, body, secret)
     finally:
         live.lane = None
+        if lane is not None:
+            lane.give()
+    if share is not None:
+        share.settle(ended.outcome)
+    return moved, ended
+
+
+def _take_places(ports: Ports, lane: Lane | None, share: Share | None, waited_us: int) -> LaneFull | None:
+    """What the endpoint's limits say; None: the attempt may go."""
+    if lane is not None and not lane.take():
+        return LaneFull(lane.endpoint, pause_us(ports.chance, waited_us))
+    free_ms = share.take() if share is not None else 0
+    if share is None or free_ms <= 0:
+        return None
+    if lane is not None:
         lane.give()
+    return LaneFull(share.endpoint, window_pause_us(ports.chance, free_ms, waited_us), Bound.WINDOW)
 
 
 def _stream(ports: Ports, slice_: Slice, live: Live, body: RequestBody, secret: str | None) -> tuple[Slice, ModelEnded]:

@@ -45,6 +45,10 @@ class Settings:
     drain_s: float = limits.DRAIN_S
     # Endpoint (`host:port` as in base_url; `*`: each of the others) -> attempts at once in the fleet (runtime/lane.py).
     model_lanes: Mapping[str, int] = field(default_factory=dict)
+    # The same endpoints -> requests, and tokens, that the whole fleet may begin within `model_window_s`.
+    model_requests: Mapping[str, int] = field(default_factory=dict)
+    model_tokens: Mapping[str, int] = field(default_factory=dict)
+    model_window_s: float = limits.MODEL_WINDOW_S
 
     @property
     def claim_ttl_us(self) -> int:
