@@ -14,7 +14,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from agentloom_worker import limits
 from agentloom_worker.errors import Code, RequestError
-from agentloom_worker.runtime.ports import Settings
+from agentloom_worker.runtime.ports import KeepTransport, Settings
 
 PREFIX = "AGENTLOOM_"
 _REDIS_SCHEMES = ("redis://", "rediss://", "sentinel://")
@@ -124,6 +124,12 @@ class FleetSettings(BaseSettings):
         "takes a token for three bytes of its request, until its answer reports what was used; the answer's own "
         "tokens count once it has ended.",
     )
+    keep_transport: Literal["unusual", "all"] = Field(
+        default="unusual",
+        description="Of which model attempts the received bytes are kept, compressed, for `agentloom request --raw`: "
+        "those that failed, were cut off or ended oddly, or all. An ordinary answer says no more than its response; "
+        "its stream of small frames can cost the database as much again as the rest of its loop.",
+    )
     drain_s: float = Field(
         default=limits.DRAIN_S,
         gt=0,
@@ -203,6 +209,7 @@ class FleetSettings(BaseSettings):
             model_lanes=parse_lanes(self.model_lanes),
             model_requests=parse_lanes(self.model_requests_per_minute),
             model_tokens=parse_lanes(self.model_tokens_per_minute),
+            keep_transport=KeepTransport(self.keep_transport),
         )
 
 

@@ -10,10 +10,14 @@ from agentloom_worker.domain.model import ModelOutcome
 
 @dataclass(frozen=True, slots=True)
 class ModelEnded:
-    """A model attempt that this process made. `reason` says who cancelled it, if anybody did."""
+    """A model attempt that this process made. `reason` says who cancelled it, if anybody did.
+
+    `transport` is what it received, encoded, where that is to be kept (runtime/transport.py).
+    """
 
     outcome: ModelOutcome
     reason: CancelReason | None
+    transport: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ BLOB_COLLECT = Template(
     " AND NOT EXISTS (SELECT 1 FROM release r WHERE r.blob_id = b.blob_id)"
     " AND NOT EXISTS (SELECT 1 FROM user_input i WHERE i.blob_id = b.blob_id)"
     " AND NOT EXISTS (SELECT 1 FROM operation o WHERE o.raw_blob_id = b.blob_id)"
+    " AND NOT EXISTS (SELECT 1 FROM attempt a WHERE a.transport_blob_id = b.blob_id)"
     " AND NOT EXISTS (SELECT 1 FROM context_record r WHERE r.blob_id = b.blob_id)"
     " AND NOT EXISTS (SELECT 1 FROM operation e WHERE e.effective_blob_id = b.blob_id)"
     " AND NOT EXISTS (SELECT 1 FROM effective_entry f WHERE f.effective_blob_id = b.blob_id)"
