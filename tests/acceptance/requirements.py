@@ -51,6 +51,7 @@ REQUIREMENTS = {
         "what delivers an input",
         (
             "acceptance/test_inputs.py::test_C07_what_is_no_output_delivers_nothing_and_an_empty_answer_delivers",
+            "acceptance/test_receipt.py::test_C07_a_receipt_that_cannot_be_saved_ends_the_delivery_and_closes_the_stream",
             "acceptance/test_inputs.py::test_L14_C07_a_first_output_delivers_though_its_response_never_becomes_whole",
         ),
     ),

@@ -71,8 +71,8 @@ def receipts_refused(ports: Ports) -> Iterator[None]:
 
 def stream(*deltas: dict[str, Any], finish: str) -> bytes:
     """A whole stream of these deltas."""
-    frames = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
-    frames.append({"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
+    ends: list[tuple[dict[str, Any], str | None]] = [*((delta, None) for delta in deltas), ({}, finish)]
+    frames = [{"choices": [{"index": 0, "delta": delta, "finish_reason": end}]} for delta, end in ends]
     return b"".join(b"data: " + json.dumps(frame).encode() + b"\n\n" for frame in frames) + b"data: [DONE]\n\n"
 
 
@@ -85,7 +85,7 @@ def states(ports: Ports, run_id: RunId) -> list[str]:
 
 
 @pytest.mark.parametrize("settings", [FUSED, ONE_BY_ONE], ids=["fused", "one-by-one"])
-def test_a_receipt_that_cannot_be_saved_ends_the_delivery_and_closes_the_stream(
+def test_C07_a_receipt_that_cannot_be_saved_ends_the_delivery_and_closes_the_stream(
     database_url: str, settings: Settings, tool_calls: list[tuple[str, object]]
 ) -> None:
     """All of the answer is there in one piece: a call among it is handled by nobody (seed 004, 6.2)."""
