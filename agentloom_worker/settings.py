@@ -15,7 +15,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from agentloom_worker import limits
 from agentloom_worker.errors import Code, RequestError
-from agentloom_worker.runtime.ports import Settings
+from agentloom_worker.runtime.ports import KeepTransport, Settings
 
 PREFIX = "AGENTLOOM_"
 _REDIS_SCHEMES = ("redis://", "rediss://", "sentinel://")
@@ -127,6 +127,25 @@ class FleetSettings(BaseSettings):
         "the Redis of the leases: without one each process counts its own, and while it is away nobody does. The "
         "same in every process.",
     )
+    model_requests_per_minute: str = Field(
+        default="",
+        max_length=4096,
+        description="At most so many requests to an endpoint in any minute, over the whole fleet: "
+        "`api.example.com=500`, written, counted and waited for as AGENTLOOM_MODEL_LANES.",
+    )
+    model_tokens_per_minute: str = Field(
+        default="",
+        max_length=4096,
+        description="At most so many tokens, written and counted as AGENTLOOM_MODEL_REQUESTS_PER_MINUTE. An attempt "
+        "takes a token for three bytes of its request, until its answer reports what was used; the answer's own "
+        "tokens count once it has ended.",
+    )
+    keep_transport: Literal["unusual", "all"] = Field(
+        default="unusual",
+        description="Of which model attempts the received bytes are kept, compressed, for `agentloom request --raw`: "
+        "those that failed, were cut off or ended oddly, or all. An ordinary answer says no more than its response; "
+        "its stream of small frames can cost the database as much again as the rest of its loop.",
+    )
     drain_s: float = Field(
         default=limits.DRAIN_S,
         gt=0,
@@ -172,7 +191,7 @@ class FleetSettings(BaseSettings):
             _check_address(address)
         return text or None
 
-    @field_validator("model_lanes")
+    @field_validator("model_lanes", "model_requests_per_minute", "model_tokens_per_minute")
     @classmethod
     def _readable_lanes(cls, value: str) -> str:
         parse_lanes(value)
@@ -206,18 +225,21 @@ class FleetSettings(BaseSettings):
             control_poll_s=self.control_poll_s,
             drain_s=self.drain_s,
             model_lanes=parse_lanes(self.model_lanes),
+            model_requests=parse_lanes(self.model_requests_per_minute),
+            model_tokens=parse_lanes(self.model_tokens_per_minute),
+            keep_transport=KeepTransport(self.keep_transport),
         )
 
 
 def parse_lanes(text: str) -> dict[str, int]:
-    """Endpoint -> places from `ENDPOINT=NUMBER …`. Raises ValueError that names the word and not its value."""
+    """Endpoint -> number from `ENDPOINT=NUMBER …`. Raises ValueError that names the word and not its value."""
     lanes: dict[str, int] = {}
     for number, word in enumerate(text.split(), start=1):
         endpoint, equals, places = word.rpartition("=")
         if not equals or not _ENDPOINT.fullmatch(endpoint) or not places.isascii() or not places.isdecimal():
             raise ValueError(f"word {number} is not ENDPOINT=NUMBER, with host:port or * as the endpoint")
         if int(places) == 0 or endpoint.lower() in lanes:
-            raise ValueError(f"word {number} gives no place to its endpoint, or names it again")
+            raise ValueError(f"word {number} gives its endpoint nothing, or names it again")
         lanes[endpoint.lower()] = int(places)
     return lanes
 

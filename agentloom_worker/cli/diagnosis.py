@@ -154,7 +154,7 @@ def judge_no_redis(lanes: Mapping[str, int]) -> Line:
     found = "none: leases are known inside each process only"
     if not lanes:
         return ok("redis.address", found)
-    advice = "set AGENTLOOM_REDIS: without it AGENTLOOM_MODEL_LANES limits each process, and not the fleet"
+    advice = "set AGENTLOOM_REDIS: without it the AGENTLOOM_MODEL_… limits count in each process, not in the fleet"
     return warn("redis.address", f"{found}; lanes: {', '.join(lanes)}", advice)
 
 

@@ -91,7 +91,7 @@ class ModelHttp:
 
     def stream_once(self, request: ModelCall, attempt: AttemptContext) -> ModelOutcome:
         """As ModelAdapter says. Nothing is retried and no redirect is followed."""
-        watch = CallWatch(self._clock, attempt.on_sent)
+        watch = CallWatch(self._clock, attempt.on_sent, attempt.recording)
         deadline_s = limits.RUN_DEADLINE_S if attempt.deadline_s is None else attempt.deadline_s
         watch.limit(Limit.DEADLINE, deadline_s)
         watch.limit(Limit.FIRST_OUTPUT, attempt.first_output_timeout_s)

@@ -31,7 +31,7 @@ from agentloom_worker.runtime.failing import Failing
 from agentloom_worker.runtime.late import keep_late
 from agentloom_worker.runtime.lease import Keeper
 from agentloom_worker.runtime.live import Live
-from agentloom_worker.runtime.outcome import LaneFull, ModelEnded, Outcome, ToolEnded
+from agentloom_worker.runtime.outcome import Bound, LaneFull, ModelEnded, Outcome, ToolEnded
 from agentloom_worker.runtime.plan import Budget, Plan, Planner
 from agentloom_worker.runtime.ports import US, Ports
 from agentloom_worker.runtime.salvage import Salvaged, salvage
@@ -197,8 +197,12 @@ class StepRunner:
             keep_late(self._ports, live, slice_, outcome)
             return None
         if isinstance(outcome, LaneFull):
-            telemetry.count("lanes_full")
-            self._failing.hand_back(live, delay_us=outcome.pause_us, error=f"the lane of {outcome.endpoint} is full")
+            if outcome.bound is Bound.LANE:
+                telemetry.count("lanes_full")
+            else:
+                telemetry.count("windows_full")
+            error = f"the {outcome.bound} of {outcome.endpoint} is full"
+            self._failing.hand_back(live, delay_us=outcome.pause_us, error=error)
             return None
         if live.cancellation.reason is CancelReason.DRAIN and not _began(outcome):
             self._failing.hand_back(live, delay_us=0, error=None)

@@ -207,7 +207,7 @@ class ModelDocument(_Document):
     )
     credential: Credential | None = Field(
         default=None,
-        description="Where the secret is found: `env:NAME` or `file:PATH`. Never the secret itself.",
+        description="Where the secret is found: `env:NAME`, `file:PATH` or `PROVIDER:NAME`. Never the secret itself.",
     )
     first_output_timeout_ms: Milliseconds = Field(
         default=FIRST_OUTPUT_TIMEOUT_MS,
@@ -248,7 +248,8 @@ class HttpHeaderDocument(_Document):
 
     value: HeaderText | None = Field(default=None, description="The value. Never a secret.")
     credential: Credential | None = Field(
-        default=None, description="Where the secret is found: `env:NAME` or `file:PATH`. Read at each attempt."
+        default=None,
+        description="Where the secret is found: `env:NAME`, `file:PATH` or `PROVIDER:NAME`. Read at each attempt.",
     )
     prefix: HeaderText | None = Field(default=None, description="Stands before the secret, such as `Bearer `.")
 

@@ -36,6 +36,8 @@ REQUIREMENTS = {
         (
             "acceptance/test_history.py::test_C02_L02_five_supplements_are_five_inputs_of_one_run_and_outlive_its_process",
             "acceptance/test_inputs.py::test_C02_five_supplements_are_five_inputs_of_one_run_and_reach_its_next_loop_in_order",
+            "acceptance/test_delivery_oracle.py::test_C02_C07_C08_L13_every_input_is_where_the_account_says_whatever_happens",
+            "acceptance/test_delivery_oracle.py::test_C02_C07_C08_L13_the_same_for_long",
         ),
     ),
     "C03": Requirement(
@@ -53,10 +55,13 @@ REQUIREMENTS = {
         "all",
         (
             "acceptance/test_inputs.py::test_C07_what_is_no_output_delivers_nothing_and_an_empty_answer_delivers",
+            "acceptance/test_receipt.py::test_C07_a_receipt_that_cannot_be_saved_ends_the_delivery_and_closes_the_stream",
             "acceptance/test_inputs.py::test_L14_C07_a_first_output_delivers_though_its_response_never_becomes_whole",
             "contract/test_adapters.py::test_C07_a_call_counts_by_its_name_and_its_arguments",
             "contract/test_adapters.py::test_C07_the_first_output_is_reported_once_and_with_its_kind",
             "unit/llm/test_responses_assembly.py::test_C07_what_counts_as_output_of_responses",
+            "acceptance/test_delivery_oracle.py::test_C02_C07_C08_L13_every_input_is_where_the_account_says_whatever_happens",
+            "acceptance/test_delivery_oracle.py::test_C02_C07_C08_L13_the_same_for_long",
         ),
     ),
     "C08": Requirement(
@@ -68,6 +73,8 @@ REQUIREMENTS = {
             "integration/test_races_inputs.py::test_C08_a_supplement_and_the_end_of_the_run_in_both_orders",
             "integration/test_races_inputs.py::test_C08_an_end_before_the_first_output_is_not_undone_by_it",
             "integration/test_races_inputs.py::test_C08_on_sqlite_threads_that_race_leave_each_supplement_in_one_place",
+            "acceptance/test_delivery_oracle.py::test_C02_C07_C08_L13_every_input_is_where_the_account_says_whatever_happens",
+            "acceptance/test_delivery_oracle.py::test_C02_C07_C08_L13_the_same_for_long",
         ),
     ),
     "C09": Requirement(
@@ -192,6 +199,8 @@ REQUIREMENTS = {
         "all",
         (
             "acceptance/test_inputs.py::test_L13_a_claimed_supplement_without_a_first_output_goes_to_the_next_question_once",
+            "acceptance/test_delivery_oracle.py::test_C02_C07_C08_L13_every_input_is_where_the_account_says_whatever_happens",
+            "acceptance/test_delivery_oracle.py::test_C02_C07_C08_L13_the_same_for_long",
         ),
     ),
     "L14": Requirement(

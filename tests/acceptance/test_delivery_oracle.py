@@ -497,7 +497,7 @@ def _live_through(
 
 
 @pytest.mark.parametrize("on_busy", OnBusy)
-def test_C02_C07_C08_L12_every_input_is_where_the_account_says_whatever_happens(
+def test_C02_C07_C08_L13_every_input_is_where_the_account_says_whatever_happens(
     sqlite_template: Path, tmp_path: Path, on_busy: OnBusy
 ) -> None:
     _live_through(sqlite_template, tmp_path, on_busy, examples=EXAMPLES, steps=25, audit_every=AUDIT_EVERY)
@@ -505,5 +505,5 @@ def test_C02_C07_C08_L12_every_input_is_where_the_account_says_whatever_happens(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("on_busy", OnBusy)
-def test_C02_C07_C08_L12_the_same_for_long(sqlite_template: Path, tmp_path: Path, on_busy: OnBusy) -> None:
+def test_C02_C07_C08_L13_the_same_for_long(sqlite_template: Path, tmp_path: Path, on_busy: OnBusy) -> None:
     _live_through(sqlite_template, tmp_path, on_busy, examples=300, steps=60, audit_every=1)

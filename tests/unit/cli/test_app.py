@@ -43,7 +43,7 @@ RUN_KEYS = {
     "ended_at",
     "deadline_at",
 }
-RECEIPT_KEYS = {"session_id", "run_id", "input_id", "input_seq", "release_id", "kind", "state"}
+RECEIPT_KEYS = {"session_id", "run_id", "input_id", "input_seq", "release_id", "kind", "state", "code"}
 SESSION_KEYS = {
     "session_id",
     "agent_id",
