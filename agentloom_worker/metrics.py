@@ -28,7 +28,7 @@ COUNTERS: Mapping[str, str] = {
     "tails_raised": "what follows an effect raised: the outcome was kept, the rest runs as its own step",
     "outcomes_waiting": "times that a finished effect waited for a database that was away",
     "tails_refused": "the database refused what follows an effect: as above, and the step that it refuses parks",
-    "questions_failed": "questions that could become no run, since their release cannot be opened; their receipts say so",
+    "questions_failed": "questions that could become no run: their release cannot be opened, their receipts say so",
     "steps_salvaged": "steps of a run's end that did without rows that cannot be read; the run's detail names them",
     "late_facts": "results of voided claims, kept on their attempt",
     "late_facts_repeated": "results of voided claims that were kept before",

@@ -67,6 +67,7 @@ INPUT_KEYS = {
     "origin_run_id",
     "run_id",
     "run_ids",
+    "code",
 }
 ROUND_KEYS = {
     "run_id",
