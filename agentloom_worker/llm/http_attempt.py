@@ -27,6 +27,7 @@ from agentloom_worker.domain.model import (
 )
 from agentloom_worker.domain.policy import RetryClass
 from agentloom_worker.errors import Code
+from agentloom_worker.http.decoding import iter_decoded
 from agentloom_worker.http.redaction import redact
 from agentloom_worker.http.transport import WATCH_EXTENSION, ResponseBody, WatchedTransport
 from agentloom_worker.http.watch import CallInterrupted, CallWatch, Limit, LimitExpired
@@ -144,7 +145,7 @@ class ModelHttp:
         exchange.watch.limit(Limit.ERROR_BODY, limits.ERROR_BODY_TIMEOUT_S)
         body = bytearray()
         try:
-            for chunk in response.iter_bytes():
+            for chunk in iter_decoded(response, limits.ERROR_BODY_BYTES_MAX):
                 body += chunk
                 if len(body) >= limits.ERROR_BODY_BYTES_MAX:
                     break
@@ -213,7 +214,7 @@ def _endpoint(base_url: str, path: str) -> httpx.URL:
 def _read_stream(exchange: _Exchange, response: httpx.Response, *, declared_stream: bool) -> ModelResponse:
     parser, digest, assembly = SseParser(), hashlib.sha256(), exchange.assembly
     events = 0
-    for chunk in response.iter_bytes():
+    for chunk in iter_decoded(response, limits.STREAM_BYTES_MAX):
         digest.update(chunk)
         for payload in parser.feed(chunk):
             if exchange.watch.interrupted:  # Nothing is handled after a cancellation, arrived or not.
@@ -234,7 +235,7 @@ def _read_stream(exchange: _Exchange, response: httpx.Response, *, declared_stre
 
 def _read_document(exchange: _Exchange, response: httpx.Response) -> ModelResponse:
     body = bytearray()
-    for chunk in response.iter_bytes():
+    for chunk in iter_decoded(response, limits.SSE_EVENT_BYTES_MAX):
         body += chunk
         if len(body) > limits.SSE_EVENT_BYTES_MAX:
             raise ModelProtocolError(f"the answer is larger than {limits.SSE_EVENT_BYTES_MAX} bytes")

@@ -737,6 +737,7 @@ REQUIREMENTS = {
             "unit/llm/test_openai_chat_limits.py::test_S10_a_stall_after_output_ends_by_the_idle_limit_if_one_is_set",
             "unit/llm/test_openai_chat_limits.py::test_S10_a_stall_ends_by_the_deadline_always",
             "unit/llm/test_openai_responses.py::test_S10_a_json_response_in_place_of_a_stream_is_complete_when_whole",
+            "contract/test_adapters.py::test_S10_a_packing_of_packings_is_not_unpacked",
         ),
     ),
     "K01": Requirement(

@@ -294,6 +294,15 @@ def test_S10_a_gzip_stream_is_read_like_any_other(protocol: str) -> None:
     assert_incomplete(told(protocol, raw(body[: len(body) // 2], headers=headers, then="hang_up")))
 
 
+def test_S10_a_packing_of_packings_is_not_unpacked(protocol: str) -> None:
+    body = gzip.compress(gzip.compress(stream_of(protocol, STORIES["text"])))
+    for kind in ("text/event-stream", "application/json"):
+        answer = raw(body, headers={"content-type": kind, "content-encoding": "gzip, gzip"})
+        failure = failed(told(protocol, answer)).failure
+        assert (failure.code, failure.retry_class) == (Code.MODEL_PROTOCOL_ERROR, None)
+        assert "coding" in failure.message
+
+
 def test_S10_a_stall_ends_by_the_idle_limit_if_one_is_set(protocol: str) -> None:
     answer = {"text": "Hi, and", "chunk_chars": 2, "cut": {"then": "stall", "after_chunks": 1}}
     outcome = failed(told(protocol, answer, Attempt(idle_timeout_s=0.1)))
