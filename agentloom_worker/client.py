@@ -27,6 +27,7 @@ from agentloom_worker.domain.dispatch import DispatchRow
 from agentloom_worker.domain.process import WorkerProcess
 from agentloom_worker.domain.run import RunEvent, RunStatus
 from agentloom_worker.domain.session import InputKind, OnBusy, Session
+from agentloom_worker.domain.transport import Transport
 from agentloom_worker.embedded import Dispatcher, RunSignal, make_dispatcher
 from agentloom_worker.errors import Code, RequestError, TransientError
 from agentloom_worker.ids import DispatchId, InputId, OperationId, ReleaseId, RunId, SessionId
@@ -57,6 +58,7 @@ from agentloom_worker.runtime.publish import ReleaseRef, publish_release
 from agentloom_worker.runtime.queues import QueueState, list_queues
 from agentloom_worker.runtime.reading import Materialized, SessionRound
 from agentloom_worker.runtime.request import rebuild_request
+from agentloom_worker.runtime.transport import read_transport
 from agentloom_worker.settings import FleetSettings, load_settings
 
 FILE_NAME = "agentloom.sqlite"
@@ -463,6 +465,15 @@ class Agentloom:
             raise RequestError(Code.OPERATION_NOT_FOUND, f"there is no operation {operation_id}")
         return rebuild_request(self.ports, found)
 
+    def received(self, operation: UUID | str, attempt: int | None = None) -> tuple[int, Transport]:
+        """What an attempt of a model operation received, byte for byte and without its credential, and its number.
+
+        Without a number the newest attempt that kept anything. An inspection command, as `request` is. Raises
+        RequestError(OPERATION_NOT_FOUND, ATTEMPT_NOT_FOUND, TRANSPORT_NOT_KEPT).
+        """
+        self._require_open()
+        return read_transport(self.ports, _uuid(operation, "operation"), attempt)
+
     # -- operating -----------------------------------------------------------------------------------
 
     def dispatches(
@@ -570,10 +581,9 @@ def _run_id(run: RunLike) -> RunId:
     named: UUID | str | None = getattr(run, "run_id", run)  # type: ignore[arg-type]
     if named is None:
         assert isinstance(run, InputReceipt), "only an input may be without a run"
-        raise RequestError(
-            Code.INPUT_INVALID,
-            f"input {run.input_id} is {run.state} and has no run yet: read its receipt again later",
-        )
+        over = run.state in (InputState.WITHDRAWN, InputState.FAILED)
+        rest = "gets no run" if over else "has no run yet: `inputs` of its session names it as soon as there is one"
+        raise RequestError(Code.INPUT_INVALID, f"input {run.input_id} is {run.state} and {rest}")
     return RunId(_uuid(named, "run"))
 
 
@@ -605,6 +615,7 @@ __all__ = [
     "Settings",
     "StepRow",
     "StopReceipt",
+    "Transport",
     "WorkerProcess",
     "database_file",
     "database_url",

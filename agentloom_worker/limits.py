@@ -30,6 +30,9 @@ FAST_PATH_ENTRIES_MAX = 100_000
 CANCEL_KEPT_S = 60.0
 LANE_PAUSE_S = 0.5  # a row that met a full lane asks again after half of what it has waited, within these bounds
 LANE_PAUSE_MAX_S = 5.0
+MODEL_WINDOW_S = 60.0  # providers count by the minute
+WINDOW_WALK_MAX = 200
+BYTES_PER_TOKEN = 3  # of a request's body, for what is reserved of tokens per minute until the usage is known
 
 # steps (RULINGS U6)
 STEP_FAILURES_MAX = 5
@@ -140,6 +143,10 @@ ERROR_BODY_TIMEOUT_S = 2.0
 ERROR_TEXT_CHARACTERS_MAX = 300
 RETRY_AFTER_MAX_S = 24 * 3600.0
 CREDENTIAL_BYTES_MAX = 64 * 1024
+SECRET_CHARACTERS_MIN = 12  # a shorter one (`EMPTY`, as local servers want it) may be an ordinary word of an answer
+SECRETS_KEPT_MAX = 256
+TRANSPORT_HEAD_BYTES = 512 * 1024  # of what an attempt received, its beginning and its end are kept
+TRANSPORT_TAIL_BYTES = 512 * 1024
 
 # what people ask an endpoint, outside of any run
 DISCOVER_TIMEOUT_S = 30.0

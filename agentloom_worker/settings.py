@@ -8,17 +8,33 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
+from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from agentloom_worker import limits
 from agentloom_worker.errors import Code, RequestError
-from agentloom_worker.runtime.ports import Settings
+from agentloom_worker.runtime.ports import KeepTransport, Settings
 
 PREFIX = "AGENTLOOM_"
 _REDIS_SCHEMES = ("redis://", "rediss://", "sentinel://")
 _SCHEMES = (*_REDIS_SCHEMES, "amqp://", "amqps://")
+
+
+def _check_address(address: str) -> None:
+    """Refuse what libraries stumble over, whose words then quote the password. Raises ValueError without it."""
+    try:
+        split = urlsplit(address)
+        readable = bool(split.hostname) and (split.port is None or split.port > 0)
+    except ValueError:
+        readable = False
+    if not readable or "#" in address:
+        raise ValueError(
+            "its host or port cannot be read: write special characters of a password as %XX (# is %23, / is %2F)"
+        )
+    if any(name.lower() in ("password", "username") for name, _ in parse_qsl(split.query)):
+        raise ValueError("name user and password before the @, not as parameters")
 
 
 class FleetSettings(BaseSettings):
@@ -111,6 +127,25 @@ class FleetSettings(BaseSettings):
         "the Redis of the leases: without one each process counts its own, and while it is away nobody does. The "
         "same in every process.",
     )
+    model_requests_per_minute: str = Field(
+        default="",
+        max_length=4096,
+        description="At most so many requests to an endpoint in any minute, over the whole fleet: "
+        "`api.example.com=500`, written, counted and waited for as AGENTLOOM_MODEL_LANES.",
+    )
+    model_tokens_per_minute: str = Field(
+        default="",
+        max_length=4096,
+        description="At most so many tokens, written and counted as AGENTLOOM_MODEL_REQUESTS_PER_MINUTE. An attempt "
+        "takes a token for three bytes of its request, until its answer reports what was used; the answer's own "
+        "tokens count once it has ended.",
+    )
+    keep_transport: Literal["unusual", "all"] = Field(
+        default="unusual",
+        description="Of which model attempts the received bytes are kept, compressed, for `agentloom request --raw`: "
+        "those that failed, were cut off or ended oddly, or all. An ordinary answer says no more than its response; "
+        "its stream of small frames can cost the database as much again as the rest of its loop.",
+    )
     drain_s: float = Field(
         default=limits.DRAIN_S,
         gt=0,
@@ -152,9 +187,11 @@ class FleetSettings(BaseSettings):
         schemes = _SCHEMES if field.field_name == "broker" else _REDIS_SCHEMES
         if text and not text.startswith(schemes):
             raise ValueError(f"begin it with one of {', '.join(schemes)}")
+        for address in filter(None, text.split(";")):
+            _check_address(address)
         return text or None
 
-    @field_validator("model_lanes")
+    @field_validator("model_lanes", "model_requests_per_minute", "model_tokens_per_minute")
     @classmethod
     def _readable_lanes(cls, value: str) -> str:
         parse_lanes(value)
@@ -188,18 +225,21 @@ class FleetSettings(BaseSettings):
             control_poll_s=self.control_poll_s,
             drain_s=self.drain_s,
             model_lanes=parse_lanes(self.model_lanes),
+            model_requests=parse_lanes(self.model_requests_per_minute),
+            model_tokens=parse_lanes(self.model_tokens_per_minute),
+            keep_transport=KeepTransport(self.keep_transport),
         )
 
 
 def parse_lanes(text: str) -> dict[str, int]:
-    """Endpoint -> places from `ENDPOINT=NUMBER …`. Raises ValueError that names the word and not its value."""
+    """Endpoint -> number from `ENDPOINT=NUMBER …`. Raises ValueError that names the word and not its value."""
     lanes: dict[str, int] = {}
     for number, word in enumerate(text.split(), start=1):
         endpoint, equals, places = word.rpartition("=")
         if not equals or not _ENDPOINT.fullmatch(endpoint) or not places.isascii() or not places.isdecimal():
             raise ValueError(f"word {number} is not ENDPOINT=NUMBER, with host:port or * as the endpoint")
         if int(places) == 0 or endpoint.lower() in lanes:
-            raise ValueError(f"word {number} gives no place to its endpoint, or names it again")
+            raise ValueError(f"word {number} gives its endpoint nothing, or names it again")
         lanes[endpoint.lower()] = int(places)
     return lanes
 

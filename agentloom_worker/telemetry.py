@@ -9,6 +9,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TextIO
 
+from agentloom_worker.secrecy import conceal_known
+
 _logger = logging.getLogger("agentloom")
 _logger.addHandler(logging.NullHandler())
 
@@ -124,12 +126,12 @@ class JsonFormatter(logging.Formatter):
         line = {
             "time": self.formatTime(record),
             "level": record.levelname,
-            "event": record.getMessage(),
+            "event": conceal_known(record.getMessage()),
             **{
-                key: str(value) if not isinstance(value, int | float | bool | None) else value
+                key: conceal_known(str(value)) if not isinstance(value, int | float | bool | None) else value
                 for key, value in fields.items()
             },
         }
         if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
+            line["traceback"] = conceal_known(self.formatException(record.exc_info))
         return json.dumps(line, ensure_ascii=False)

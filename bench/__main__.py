@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import context, fleet, growth, latency, limit, machine, report, targets, throughput
+from bench import context, fleet, growth, latency, limit, llm, machine, report, targets, throughput
 from bench.context import ContextSize
 from bench.database import Database, Postgres, open_durable_postgres, open_sqlite
 from bench.fleet import FleetSize
+from bench.llm import LlmSize
 from bench.throughput import Case
 from bench.workload import MESSAGE_BYTES, MODEL_CHUNK_CHARS, Load
 
-PARTS = ("throughput", "latency", "growth", "context", "limit", "fleet")
+PARTS = ("throughput", "latency", "growth", "context", "limit", "fleet", "llm")
+WITHOUT_DATABASE = {"llm"}
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -34,12 +36,13 @@ class Size:
     threads: int
     fleet: FleetSize
     context: ContextSize
+    llm: LlmSize
 
 
 FULL_FLEET = FleetSize(Load(100, 50), Load(40, 50), 2, 500, victims=3, streams=200, stream_s=20)
 QUICK_FLEET = FleetSize(Load(20, 20), Load(20, 20), 1, 120, victims=1, streams=50, stream_s=4)
-FULL = Size(Load(100, 50), Load(100, 50), 500, 2010, 50, 48, 4, FULL_FLEET, context.FULL)
-QUICK = Size(Load(20, 20), Load(20, 20), 120, 120, 20, 16, 4, QUICK_FLEET, context.QUICK)
+FULL = Size(Load(100, 50), Load(100, 50), 500, 2010, 50, 48, 4, FULL_FLEET, context.FULL, LlmSize(100_000, 30))
+QUICK = Size(Load(20, 20), Load(20, 20), 120, 120, 20, 16, 4, QUICK_FLEET, context.QUICK, LlmSize(20_000, 5))
 
 
 def main() -> int:
@@ -60,6 +63,8 @@ def main() -> int:
         "message_bytes": MESSAGE_BYTES,
         "model_chunk_chars": MODEL_CHUNK_CHARS,
     }
+    if set(parts) <= WITHOUT_DATABASE:
+        wanted = ()
     with ExitStack() as stack:
         databases: list[Database] = []
         if "postgresql" in wanted:
@@ -82,6 +87,8 @@ def main() -> int:
 
 
 def _measure(part: str, size: Size, databases: list[Database]) -> Any:
+    if part == "llm":
+        return llm.measure(size.llm, _say)
     if part in ("limit", "fleet"):
         server = next((database for database in databases if isinstance(database, Postgres)), None)
         if server is None:

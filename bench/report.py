@@ -18,6 +18,7 @@ def render(results: dict[str, Any]) -> str:
     parts += context_tables(results.get("context") or [])
     parts += _limit(results.get("limit"), results.get("throughput", []))
     parts += fleet_tables(results.get("fleet"))
+    parts += llm_tables(results.get("llm"))
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -258,6 +259,48 @@ def fleet_tables(fleet: dict[str, Any] | None) -> list[str]:
     return parts + _recovery(fleet) + _streams(fleet["streams"])
 
 
+def llm_tables(llm: dict[str, Any] | None) -> list[str]:
+    """The lines about the model protocols; none where they were not measured."""
+    if not llm:
+        return []
+    reading = [
+        (
+            case["protocol"],
+            f"{case['stream_bytes'] / 1e6:.2f}",
+            case["events"],
+            f"{case['ours_mb_per_s']:.1f}",
+            f"{case['ours_us_per_event']:.1f}",
+            _number(case.get("official_mb_per_s"), 1),
+            _number(case["ratio"], 1),
+        )
+        for case in llm["parse"]
+    ]
+    bodies = [
+        (
+            case["protocol"],
+            case["messages"],
+            f"{case['body_bytes'] / 1e3:.0f}",
+            *(f"{case[f'{name}_us']:.0f}" for name in ("cold", "loop", "warm", "dumps")),
+            f"{case['loop_ratio']:.1f}",
+            f"{case['warm_ratio']:.1f}",
+        )
+        for case in llm["body"]
+    ]
+    official = f"official client {llm['official']}" if llm["official"] else "the official client is not installed"
+    note = (
+        f"Recorded streams in chunks of {llm['chunk_bytes']} B, {llm['chunk_chars']} characters an event; ours is"
+        f" parsed and put together, theirs parsed into its events ({official}). CPU time, best round, side by side."
+    )
+    below = (
+        "Cold: every message is encoded and hashed. A loop: two new messages behind what is kept. Warm: all is kept."
+        " Each with estimate, hash and the pieces for the socket; µs."
+    )
+    first = ("protocol", "MB", "events", "ours MB/s", "µs/event", "official MB/s", "times")
+    second = ("protocol", "messages", "KB", "cold", "a loop", "warm", "json.dumps", "times, a loop", "times, warm")
+    parts = ["## Model protocols", "", note, "", *_table(first, reading), ""]
+    return [*parts, below, "", *_table(second, bodies), ""]
+
+
 def _recovery(fleet: dict[str, Any]) -> list[str]:
     rows = []
     for name in ("killed", "drained"):
@@ -280,6 +323,7 @@ def _streams(streams: dict[str, Any]) -> list[str]:
     rows = [
         ("streams open at once", streams["streams_max"]),
         ("resident memory, MB: before, at most", f"{streams['rss_mb_idle']:.0f}, {streams['rss_mb_max']:.0f}"),
+        ("resident memory a stream, KB", f"{_kb_per_stream(streams):.0f}"),
         ("threads", streams["threads_max"]),
         ("CPU of the worker while all stream, % of a core", _number(cpu and 100 * cpu, 0)),
         ("sessions in pg_stat_activity: at most, while all stream", f"{sessions[0]}, {sessions[1]}"),
@@ -292,6 +336,10 @@ def _streams(streams: dict[str, Any]) -> list[str]:
         f" {streams['chunks_per_s']} chunks a second."
     )
     return ["### Many slow streams in one worker", "", note, "", *_table(("what", "measured"), rows), ""]
+
+
+def _kb_per_stream(streams: dict[str, Any]) -> float:
+    return 1024 * float(streams["rss_mb_max"] - streams["rss_mb_idle"]) / max(1, int(streams["streams_max"]))
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:

@@ -33,6 +33,9 @@ STREAMS = 200
 STREAM_SESSIONS = Target(f"{STREAMS} streams in one worker, connections to PostgreSQL", 20, "connections")
 STREAM_MEMORY = Target(f"{STREAMS} streams in one worker, resident memory", 250, "MB")
 
+PARSE = Target("reading a stream, beside the official client", 5, "times its rate", at_least=True)
+WARM_BODY = Target("a warm body of 200 messages, beside one json.dumps", 20, "times as fast", at_least=True)
+
 
 def judge(target: Target, measured: float | None) -> dict[str, object]:
     """One row of the table; a figure that was not measured is said to be missing."""
@@ -65,6 +68,7 @@ def table(results: dict[str, Any]) -> list[dict[str, object]]:
         judge(FLAT, flatness_percent(at)),
         *_context(results.get("context") or []),
         *_fleet(results.get("fleet") or {}),
+        *_llm(results.get("llm") or {}),
     ]
 
 
@@ -97,6 +101,13 @@ def _fleet(fleet: dict[str, Any]) -> list[dict[str, object]]:
         judge(STREAM_SESSIONS, streams.get("database_sessions_max")),
         judge(STREAM_MEMORY, streams.get("rss_mb_max")),
     ]
+
+
+def _llm(llm: dict[str, Any]) -> list[dict[str, object]]:
+    """The slower protocol counts."""
+    ratios = [case["ratio"] for case in llm.get("parse", []) if case["ratio"] is not None]
+    warm = [case["warm_ratio"] for case in llm.get("body", [])]
+    return [judge(PARSE, min(ratios, default=None)), judge(WARM_BODY, min(warm, default=None))]
 
 
 def flatness_percent(at: dict[str, Any]) -> float | None:

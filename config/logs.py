@@ -5,6 +5,7 @@ import sys
 
 from celery import signals
 
+from agentloom_worker.secrecy import conceal_known
 from agentloom_worker.telemetry import JsonFormatter
 
 
@@ -15,7 +16,7 @@ class TextFormatter(logging.Formatter):
         fields: dict[str, object] = getattr(record, "fields", {})
         shown = "".join(f" {name}={value}" for name, value in fields.items())
         line = f"{self.formatTime(record)} {record.levelname:7} {record.getMessage()}{shown}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        return conceal_known(f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line)
 
 
 def connect(form: str, level: str) -> None:

@@ -28,6 +28,10 @@ def _command(name: str) -> Callable[..., None]:
             telemetry.count("commands_failed")
             telemetry.log(logging.WARNING, "command_failed", command=name, code=error.code, error=error.message)
             return
+        except Exception as error:  # noqa: BLE001 - Celery would log what it says, which may be the command's words
+            telemetry.count("command_crashes")
+            telemetry.log(logging.ERROR, "command_crashed", command=name, traceback=telemetry.frames_of(error))
+            return
         telemetry.count("commands_run" if reply.ok else "commands_refused")
         telemetry.log(logging.INFO, "command_run", command=name, key=reply.key, ok=reply.ok, code=reply.code)
         if reply_to is not None:

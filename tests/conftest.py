@@ -22,6 +22,25 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[SERVERS_USED] = []
 
 
+# Files that take minutes, the longest first. Workers take files in the order of collection: one of these that came last
+# would keep the whole run waiting.
+LONGEST = (
+    "integration/test_chaos.py",
+    "crash/test_crash.py",
+    "crash/test_crash_fleet.py",
+    "acceptance/test_delivery_oracle.py",
+    "integration/test_fleet.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def rank(item: pytest.Item) -> int:
+        path = item.path.as_posix()
+        return next((place for place, name in enumerate(LONGEST) if path.endswith(f"tests/{name}")), len(LONGEST))
+
+    items.sort(key=rank)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     counts: Counter[str] = Counter()
     for reports in terminalreporter.stats.values():

@@ -1,7 +1,6 @@
 """One session of many runs on the simulator, driven row by row: what is asked, added, broken off and carried on.
 
-Supplements and carried deliveries are written as rows, by commits of this module, so that a test decides where
-they come; every other row is the runtime's own.
+Every row is the runtime's own; a test decides only between which of them something is said.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,13 +12,11 @@ import sqlalchemy as sa
 
 from agentloom_worker.canonical import canonical_bytes
 from agentloom_worker.clock import ManualClock
-from agentloom_worker.domain.commit import Part, Put, RuntimeCommit
 from agentloom_worker.domain.model import Category, Executed, Failure, Partial
-from agentloom_worker.domain.operation import Payload
 from agentloom_worker.domain.run import Run
-from agentloom_worker.domain.session import DeliveryState, InputKind, UserInput, UserInputDelivery
+from agentloom_worker.domain.session import OnBusy, Session
 from agentloom_worker.errors import Code
-from agentloom_worker.ids import ClaimToken, DeliveryId, InputId, ProcessId, RunId, SessionId
+from agentloom_worker.ids import ClaimToken, InputId, ProcessId, RunId, SessionId
 from agentloom_worker.llm.adapters.scripted import (
     CallsTurn,
     FailureTurn,
@@ -28,13 +25,9 @@ from agentloom_worker.llm.adapters.scripted import (
     ScriptedTurn,
     TextTurn,
 )
-from agentloom_worker.runtime.accept import accept_question, stop_run
-from agentloom_worker.runtime.commit import commit
+from agentloom_worker.runtime.accept import Sending, accept_input, accept_question, stop_run
 from agentloom_worker.runtime.ports import ALL_QUEUES, Ports, Settings
 from agentloom_worker.runtime.publish import publish_release
-from agentloom_worker.runtime.result import hash_command
-from agentloom_worker.storage.session import DELIVERY_BIND, user_input_delivery
-from agentloom_worker.storage.tables import metadata
 from tests.factories import python_tool, release_document
 from tests.ground import remembered
 from tests.simulator import Worker, make_worker
@@ -88,32 +81,21 @@ class Conversation:
     def ask(self, text: str, *turns: ScriptedTurn) -> RunId:
         """A question, which takes over whatever waits for a run; nothing has run yet."""
         self.turns.extend(turns)
-        session = self.ports.store.load_session(self.session_id)
-        assert session is not None
         self.keys += 1
-        run_id = accept_question(self.ports, session, text, None, f"ask {self.keys}").run_id
+        run_id = accept_question(self.ports, self._session(), text, None, f"ask {self.keys}").run_id
         assert run_id is not None
-        self.ports.store.apply([DELIVERY_BIND(self.session_id, run_id)])
         self.runs.append(run_id)
         return run_id
 
+    def queue(self, text: str) -> None:
+        """A question behind the live run, or in its place, as the session's `on_busy` says."""
+        self.keys += 1
+        assert accept_question(self.ports, self._session(), text, None, f"ask {self.keys}").run_id is None
+
     def add(self, text: str) -> InputId:
         """A supplement for the live run, or for the next one."""
-        run = self.live
-        run_id = run.run_id if run is not None else None
-        input_id, delivery_id = InputId(self.ports.ids.new()), DeliveryId(self.ports.ids.new())
-        body = Payload(inline=canonical_bytes(text))
-        self._commit(
-            Put(None, UserInput(input_id, self.session_id, 0, run_id, InputKind.SUPPLEMENT, body)),
-            Put(None, UserInputDelivery(delivery_id, input_id, self.session_id, run_id, DeliveryState.PENDING, 1)),
-        )
-        if run_id is not None:
-            session = self.ports.store.load_session(self.session_id)
-            assert session is not None
-            runs = metadata.tables["run"]
-            with self.ports.store.driver.engine.connect() as conn:
-                conn.execute(sa.update(runs).where(runs.c.run_id == run_id).values(input_head=session.input_head))
-        return input_id
+        self.keys += 1
+        return accept_input(self.ports, self._session(), Sending.SUPPLEMENT, text, None, f"add {self.keys}").input_id
 
     def steps(self, count: int) -> None:
         """Run so many rows, or all that are due; the clock stands still."""
@@ -124,9 +106,9 @@ class Conversation:
             self.worker.runner.run(due[0])
 
     def finish(self) -> Run:
-        """Run the live run to its end, and carry on what its model never began to answer."""
+        """Run the live run to its end."""
         self.worker.drive(rounds=ROWS_MAX)
-        return self.carry()
+        return self.ended()
 
     def stop(self) -> Run:
         """Stop the live run where it stands."""
@@ -157,68 +139,16 @@ class Conversation:
                 return
         raise AssertionError(f"no row of {step} is free")
 
-    def carry(self) -> Run:
-        """The run, ended; its supplements that were not delivered wait for the next run, each once."""
+    def ended(self) -> Run:
+        """The newest run, which has ended."""
         run = self.ports.store.load_run(self.runs[-1])
-        assert run is not None and run.status.terminal, "only an ended run carries on"
-        for delivery in self._undelivered(run.run_id):
-            carried = UserInputDelivery(
-                delivery.delivery_id,
-                delivery.input_id,
-                self.session_id,
-                run.run_id,
-                DeliveryState.CARRIED,
-                delivery.revision + 1,
-                delivery.operation_id,
-                delivery.context_seq,
-            )
-            following = UserInputDelivery(
-                DeliveryId(self.ports.ids.new()),
-                delivery.input_id,
-                self.session_id,
-                None,
-                DeliveryState.PENDING,
-                1,
-                previous_delivery_id=delivery.delivery_id,
-            )
-            self._commit(Put(delivery, carried), Put(None, following))
+        assert run is not None and run.status.terminal
         return run
 
-    def _undelivered(self, run_id: RunId) -> list[UserInputDelivery]:
-        table, inputs = user_input_delivery, metadata.tables["user_input"]
-        query = (
-            sa.select(table)
-            .join(inputs, inputs.c.input_id == table.c.input_id)
-            .where(table.c.target_run_id == run_id, table.c.state.in_(["pending", "claimed"]))
-            .where(inputs.c.kind == "supplement")
-            .order_by(inputs.c.input_seq)
-        )
-        with self.ports.store.read() as conn:
-            return [
-                UserInputDelivery(
-                    DeliveryId(row.delivery_id),
-                    InputId(row.input_id),
-                    self.session_id,
-                    run_id,
-                    DeliveryState(row.state),
-                    row.revision,
-                    row.operation_id,
-                    row.context_seq,
-                )
-                for row in conn.execute(query)
-            ]
-
-    def _commit(self, *puts: Put) -> None:
-        self.keys += 1
-        key = f"conversation:{self.keys}"
-        todo = RuntimeCommit(
-            scope_id=self.session_id,
-            key=key.encode(),
-            parts=(Part(key, hash_command(key)),),
-            session_id=self.session_id,
-            puts=puts,
-        )
-        commit(self.ports, todo)
+    def _session(self) -> Session:
+        session = self.ports.store.load_session(self.session_id)
+        assert session is not None
+        return session
 
 
 def open_worker(url: str, found: list[Conversation], **options: Any) -> Worker:
@@ -230,7 +160,9 @@ def open_worker(url: str, found: list[Conversation], **options: Any) -> Worker:
     return remembered(make_worker(url, scripts={"main": answer}, **options))
 
 
-def converse(url: str, *, settings: Settings = FUSED, **overrides: Any) -> Conversation:
+def converse(
+    url: str, *, settings: Settings = FUSED, on_busy: OnBusy = OnBusy.REJECT, **overrides: Any
+) -> Conversation:
     """A new session of an agent with the tool `echo` and a window of a million tokens."""
     found: list[Conversation] = []
     worker = open_worker(url, found, settings=settings)
@@ -240,7 +172,7 @@ def converse(url: str, *, settings: Settings = FUSED, **overrides: Any) -> Conve
     owner_id = worker.ports.store.find_owner(agent_id)
     assert owner_id is not None
     session_id = SessionId(worker.ports.ids.new())
-    worker.ports.store.open_session(session_id, owner_id)
+    worker.ports.store.open_session(session_id, owner_id, on_busy)
     found.append(Conversation(worker, session_id))
     return found[0]
 

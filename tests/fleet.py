@@ -20,6 +20,7 @@ from agentloom_worker.bootstrap import FleetPorts, make_fleet_ports
 from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.settings import FleetSettings
 from tests.acceptance.harness import wait_for
+from tests.nursery import Nursery, WarmProcess
 
 ROOT = Path(__file__).resolve().parents[1]
 START_S = 60.0
@@ -39,18 +40,9 @@ QUICK = {
 class FleetProcessHandle:
     """One started process and its output."""
 
-    def __init__(self, command: list[str], environment: dict[str, str], log: Path) -> None:
+    def __init__(self, popen: subprocess.Popen[bytes] | WarmProcess, log: Path) -> None:
         self.log = log
-        with log.open("wb") as output:
-            self._popen = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        self._popen = popen
 
     @property
     def pid(self) -> int:
@@ -112,6 +104,8 @@ class Fleet:
     made: FleetPorts
     queue_prefix: str = ""
     processes: list[FleetProcessHandle] = field(default_factory=list)
+    # Forks the processes, so that they begin at once; without it each is a program of its own.
+    nursery: Nursery | None = None
 
     @property
     def ports(self) -> Ports:
@@ -165,9 +159,25 @@ class Fleet:
     def _start(self, arguments: list[str], extra: dict[str, str]) -> FleetProcessHandle:
         environment = {**self.environment, **{f"AGENTLOOM_{name}": value for name, value in extra.items()}}
         log = self.folder / f"process-{len(self.processes)}.log"
-        process = FleetProcessHandle([sys.executable, "-m", "celery", *arguments], environment, log)
+        process = FleetProcessHandle(self._popen(arguments, environment, log), log)
         self.processes.append(process)
         return process
+
+    def _popen(
+        self, arguments: list[str], environment: dict[str, str], log: Path
+    ) -> subprocess.Popen[bytes] | WarmProcess:
+        if self.nursery is not None:
+            return self.nursery.start(arguments, environment, log)
+        with log.open("wb") as output:
+            return subprocess.Popen(
+                [sys.executable, "-m", "celery", *arguments],
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
 
 @contextmanager

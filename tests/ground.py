@@ -15,6 +15,7 @@ from agentloom_worker.clock import ManualClock
 from agentloom_worker.domain.commit import Part, RunFence, RuntimeCommit
 from agentloom_worker.domain.dispatch import Claim
 from agentloom_worker.domain.run import Phase
+from agentloom_worker.domain.session import OnBusy
 from agentloom_worker.ids import ClaimToken, DispatchId, ProcessId, RunId, SessionId
 from agentloom_worker.llm.adapters.scripted import CallsTurn, Script, ScriptedCall, ScriptedRequest, TextTurn
 from agentloom_worker.runtime.accept import accept_question
@@ -134,6 +135,7 @@ def stand(
     until: Phase | Callable[["Ground"], bool] | None = None,
     clock: ManualClock | None = None,
     text: str = "hello?",
+    on_busy: OnBusy = OnBusy.REJECT,
     **overrides: Any,
 ) -> Ground:
     """A run on a migrated database, driven until its node reaches a phase (None: only accepted)."""
@@ -141,7 +143,7 @@ def stand(
     tools = {"echo": python_tool(), "fail": python_tool(handler="tests.tools:fail"), **overrides.pop("tools", {})}
     document = release_document(tools=tools, **overrides)
     publish_release(worker.ports, document)
-    session_id = open_session(worker, document["agent"]["id"])
+    session_id = open_session(worker, document["agent"]["id"], on_busy)
     receipt = ask(worker, session_id, text)
     ground = Ground(worker, session_id, receipt)
     if isinstance(until, Phase):
@@ -163,12 +165,12 @@ def close_all() -> None:
         _open.pop().close()
 
 
-def open_session(worker: Worker, agent_id: str = "assistant") -> SessionId:
+def open_session(worker: Worker, agent_id: str = "assistant", on_busy: OnBusy = OnBusy.REJECT) -> SessionId:
     """A new session of the agent."""
     owner_id = worker.ports.store.find_owner(agent_id)
     assert owner_id is not None
     session_id = SessionId(worker.ports.ids.new())
-    worker.ports.store.open_session(session_id, owner_id)
+    worker.ports.store.open_session(session_id, owner_id, on_busy)
     return session_id
 
 

@@ -35,6 +35,7 @@ from agentloom_worker.domain.model import Category, Executed, Failure
 from agentloom_worker.domain.policy import RetryClass
 from agentloom_worker.errors import Code, InvariantError
 from agentloom_worker.frozen import replace
+from agentloom_worker.http.decoding import iter_decoded
 from agentloom_worker.http.redaction import conceal, redact
 from agentloom_worker.http.retry_after import retry_after_ms
 from agentloom_worker.http.transport import WATCH_EXTENSION, WatchedTransport
@@ -191,10 +192,8 @@ class HttpCaller:
                 watch.limit(Limit.ERROR_BODY, limits.ERROR_BODY_TIMEOUT_S)
             body = bytearray()
             try:
-                for chunk in response.iter_bytes():
+                for chunk in iter_decoded(response, http.max_bytes if wanted else limits.ERROR_BODY_BYTES_MAX):
                     body += chunk
-                    if len(body) > (http.max_bytes if wanted else limits.ERROR_BODY_BYTES_MAX):
-                        break
             except (httpx.TransportError, httpx.DecodingError):
                 # The status alone settles an error; without its body a success is worth nothing.
                 if wanted or watch.interrupted:

@@ -33,6 +33,7 @@ from agentloom_worker.clock import Clock
 from agentloom_worker.domain.capability import CapabilitySpec, ResultStatus, ToolResult
 from agentloom_worker.domain.model import Category, Executed, Failure
 from agentloom_worker.errors import CallError, Code
+from agentloom_worker.secrecy import conceal_known
 
 _CANCELLED: Literal["cancelled"] = "cancelled"
 
@@ -342,6 +343,6 @@ def output_invalid(text: str) -> ToolResult:
 
 def _message(error: BaseException) -> str:
     try:
-        return str(error)
+        return conceal_known(str(error))
     except Exception:  # noqa: BLE001  (a foreign __str__)
         return "(its message cannot be read)"

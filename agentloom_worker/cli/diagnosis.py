@@ -24,8 +24,9 @@ SNAPSHOT_WARN_S = 300.0
 SNAPSHOT_WARN_XIDS = 5_000_000
 DUE_WARN_MS = 30_000
 MEMORY_WARN = 0.9
-# Every run comes through these. `solitary` is wanted only by a row that cost processes their life.
-NEEDED = frozenset({Queue.CONTROL, Queue.MODEL, Queue.TOOLS, Queue.MAINTENANCE})
+# Runs come through these, through `compaction` from a session's second one on. `solitary` is wanted only by a row that
+# cost processes their life.
+NEEDED = frozenset({Queue.CONTROL, Queue.MODEL, Queue.TOOLS, Queue.COMPACTION, Queue.MAINTENANCE})
 
 
 class State(StrEnum):
@@ -153,7 +154,7 @@ def judge_no_redis(lanes: Mapping[str, int]) -> Line:
     found = "none: leases are known inside each process only"
     if not lanes:
         return ok("redis.address", found)
-    advice = "set AGENTLOOM_REDIS: without it AGENTLOOM_MODEL_LANES limits each process, and not the fleet"
+    advice = "set AGENTLOOM_REDIS: without it the AGENTLOOM_MODEL_… limits count in each process, not in the fleet"
     return warn("redis.address", f"{found}; lanes: {', '.join(lanes)}", advice)
 
 

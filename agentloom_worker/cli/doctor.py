@@ -95,7 +95,8 @@ def _messages(settings: FleetSettings, clock: Clock) -> Iterator[Line]:
     yield from judge_broker(_ask(lambda: probe_broker(address, settings.publish_timeout_s)))
     leases = settings.redis_url
     if leases is None:
-        yield judge_no_redis(parse_lanes(settings.model_lanes))
+        bounds = (settings.model_lanes, settings.model_requests_per_minute, settings.model_tokens_per_minute)
+        yield judge_no_redis({name: number for bound in bounds for name, number in parse_lanes(bound).items()})
     elif leases != address.url:
         yield ok("redis.address", show_url(leases))
         yield from judge_redis("redis", _ask(lambda: probe_redis(leases, clock, settings.sentinel_master)))

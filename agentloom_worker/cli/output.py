@@ -75,8 +75,8 @@ def _write(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """A line for people on stderr."""
-    typer.echo(text, err=True)
+    """A line for people on stderr: on a terminal without the characters that it would obey, like `print_text`."""
+    typer.echo(printable(text) if sys.stderr.isatty() else text, err=True)
 
 
 def printable(text: str) -> str:

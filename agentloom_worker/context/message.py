@@ -36,8 +36,8 @@ def assistant_message(response: ModelResponse, call_ids: tuple[UUID, ...]) -> tu
         for call, wire_id in zip(response.calls, wire_ids, strict=True)
     )
     text, reasoning = effective_text(response.text or response.refusal)[0], effective_text(response.reasoning)[0]
-    items = response.reasoning_items
-    return Message(Role.ASSISTANT, text, calls, reasoning=reasoning, reasoning_items=items), wire_ids
+    message = Message(Role.ASSISTANT, text, calls, reasoning=reasoning, reasoning_items=response.reasoning_items)
+    return message, wire_ids
 
 
 def tool_message(text: str, wire_id: str) -> Message:

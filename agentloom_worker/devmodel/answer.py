@@ -27,8 +27,9 @@ def plan_answer(script: Script, number: int, turn: Turn, arrival: Arrival) -> Pl
         return Plan(name, answer.kind, None, layout.pieces(), Ending(answer.no_answer))
     responses = arrival.request.wire is Wire.RESPONSES
     if arrival.request.stream:
-        plan = plan_response_stream if responses else plan_stream
-        return plan(layout, script, name, answer, arrival)
+        if responses:
+            return plan_response_stream(layout, script, name, answer, arrival)
+        return plan_stream(layout, script, name, answer, arrival)
     if responses:
         return plan_response(layout, name, answer, arrival)
     return plan_whole(layout, script, name, answer, arrival)

@@ -91,9 +91,9 @@ def describe(
         last_role=roles[-1],
         last_text=text_of(messages[-1]),
         size_bytes=size_bytes,
-        fields=frozenset(document),
         wire=wire,
         encrypted_reasoning=encrypted_reasoning,
+        fields=frozenset(document),
     )
 
 

@@ -36,7 +36,8 @@ START_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 10.0
 LOG_ENTRIES_DEFAULT = 1_000
 
-_COMPLETIONS: dict[str, Callable[[bytes], ChatRequest]] = {
+
+_PARSERS: dict[str, Callable[[bytes], ChatRequest]] = {
     "/v1/chat/completions": parse_chat_request,
     "/v1/responses": parse_responses_request,
 }
@@ -191,8 +192,8 @@ class _Desk:
     def _route(self, request: HttpRequest) -> Response:
         target = urlsplit(request.target)
         match request.method, target.path.rstrip("/"):
-            case "POST", path if path in _COMPLETIONS:
-                return self._complete(request, _COMPLETIONS[path])
+            case "POST", path if path in _PARSERS:
+                return self._complete(request, _PARSERS[path])
             case "GET", "/v1/models":
                 return _json(200, self._models())
             case "GET", "/props" if self._script.props is not None:

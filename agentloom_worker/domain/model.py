@@ -48,10 +48,9 @@ class ReasoningItem:
 class Message:
     """One message of a request. `wire_id` pairs a tool message with its call.
 
-    `reasoning` is what the model thought before it said this, as text, and `reasoning_items` the same as the provider
-    wants it back in a protocol of items; an adapter sends back one of the two, as its profile says (CASES S07). `note`
-    marks what the runtime itself has to say in the middle of a conversation: an adapter shows it as the provider takes
-    it, never as the model's words (RULINGS A12).
+    `reasoning` is what the model thought before it said this, `reasoning_items` the same as Responses gives it; an
+    adapter sends back what its profile says (CASES S07). `note` marks what the runtime itself has to say in the
+    middle of a conversation: an adapter shows it as the provider takes it, never as the model's words (RULINGS A12).
     """
 
     role: Role

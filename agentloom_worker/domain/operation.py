@@ -87,7 +87,10 @@ class AttemptState(StrEnum):
 @quick_init
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try. `maybe_sent` is set where a claim that may have begun the effect was voided (RULINGS R3)."""
+    """One try. `maybe_sent` is set where a claim that may have begun the effect was voided (RULINGS R3).
+
+    `partial` is what had arrived of a broken answer, `transport` the bytes that it was read from (domain/transport.py).
+    """
 
     operation_id: OperationId
     attempt_no: int
@@ -103,6 +106,7 @@ class Attempt:
     reason: str | None = None
     partial: bytes | None = None
     late: bytes | None = None
+    transport: Payload | None = None
     started_at: int | None = None
     ended_at: int | None = None
 

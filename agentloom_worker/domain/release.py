@@ -24,7 +24,7 @@ ROUNDS = "rounds@1"  # the context protocol of a release that names none
 
 @dataclass(frozen=True, slots=True)
 class ModelBinding:
-    """One model as the release binds it. `credential_ref` is `env:NAME` or `file:PATH`, never the secret.
+    """One model as the release binds it. `credential_ref` is a reference, never the secret (http/credentials.py).
 
     `dialect` are the flags of the profile `custom` as canonical JSON; empty for all others.
     """

@@ -33,11 +33,12 @@ class OnBusy(StrEnum):
 
 
 class QueueState(StrEnum):
-    """A queued question waits, has become a run, or was withdrawn before."""
+    """A queued question waits, has become a run, was withdrawn before, or could become none."""
 
     QUEUED = "queued"
     STARTED = "started"
     WITHDRAWN = "withdrawn"
+    FAILED = "failed"  # its release cannot be read: RELEASE_UNREADABLE
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ is a hint with a safe reading, nothing is ever waited for, and an emptied store 
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from agentloom_worker.ids import ClaimToken, DispatchId, RunId
@@ -12,6 +13,14 @@ from agentloom_worker.ids import ClaimToken, DispatchId, RunId
 CancelListener = Callable[[RunId], None]
 WatchedRuns = Callable[[], Iterable[RunId]]
 ClaimPair = tuple[DispatchId, ClaimToken]
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """What a sliding window lets through: at most so many requests, and so many tokens; None: any number."""
+
+    requests: int | None
+    tokens: int | None
 
 
 class Subscription(Protocol):
@@ -79,6 +88,27 @@ class FastPath(Protocol):
 
     def give_slot(self, name: str, owner: str) -> None:
         """Give a slot back; one that has expired is no matter."""
+        ...
+
+    def enter_window(self, name: str, rate: Rate, owner: str, tokens: int, window_ms: int) -> int:
+        """Enter a request of so many tokens into a sliding window: 0, or the milliseconds until one leaves it.
+
+        Nothing is entered where the answer is not 0, and an owner that is in the window already is not entered
+        twice. Each entry leaves by itself after `window_ms`; what is used is the sum of the entries that are there,
+        so no counter can leak. More tokens than `rate` has are let through by an empty window only. With the store
+        away the answer is 0.
+        """
+        ...
+
+    def correct_window(self, name: str, owner: str, before: int, tokens: int) -> None:
+        """Say how many tokens a request took that was entered with `before`; it leaves the window when it would have.
+
+        One that has left it is no matter.
+        """
+        ...
+
+    def leave_window(self, name: str, owner: str, before: int) -> None:
+        """Take a request out that was entered with `before` tokens and never sent; one that has left is no matter."""
         ...
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from typing import TypeVar
 from agentloom_worker import limits, telemetry
 from agentloom_worker.clock import Clock
 from agentloom_worker.ids import ClaimToken, DispatchId, RunId
-from agentloom_worker.leases.fast_path import CancelListener, ClaimPair, FastPath, Subscription, WatchedRuns
+from agentloom_worker.leases.fast_path import CancelListener, ClaimPair, FastPath, Rate, Subscription, WatchedRuns
 
 Answer = TypeVar("Answer")
 
@@ -112,6 +112,18 @@ class GuardedFastPath:
     def give_slot(self, name: str, owner: str) -> None:
         """As FastPath says; if the store is away the slot expires."""
         self._ask(lambda: self._store.give_slot(name, owner), None)
+
+    def enter_window(self, name: str, rate: Rate, owner: str, tokens: int, window_ms: int) -> int:
+        """As FastPath says; 0 if the store is away."""
+        return self._ask(lambda: self._store.enter_window(name, rate, owner, tokens, window_ms), 0)
+
+    def correct_window(self, name: str, owner: str, before: int, tokens: int) -> None:
+        """As FastPath says; if the store is away the estimate stands until it leaves the window."""
+        self._ask(lambda: self._store.correct_window(name, owner, before, tokens), None)
+
+    def leave_window(self, name: str, owner: str, before: int) -> None:
+        """As FastPath says; if the store is away the request leaves the window in its time."""
+        self._ask(lambda: self._store.leave_window(name, owner, before), None)
 
     def close(self) -> None:
         """As FastPath says."""

@@ -1,19 +1,26 @@
 """The fast path inside one process: what its threads know of each other."""
 
+import math
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from agentloom_worker import limits
 from agentloom_worker.clock import Clock
 from agentloom_worker.ids import ClaimToken, DispatchId, RunId
-from agentloom_worker.leases.fast_path import CancelListener, ClaimPair, Subscription, WatchedRuns
+from agentloom_worker.leases.fast_path import CancelListener, ClaimPair, Rate, Subscription, WatchedRuns
 
 
 @dataclass(frozen=True, slots=True)
 class _Noted:
     token: ClaimToken
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Entered:
+    tokens: int
     until_s: float
 
 
@@ -36,6 +43,7 @@ class LocalFastPath:
         self._claims: OrderedDict[DispatchId, _Noted] = OrderedDict()
         self._cancels: OrderedDict[RunId, float] = OrderedDict()
         self._slots: dict[str, dict[str, float]] = {}
+        self._windows: dict[str, dict[str, _Entered]] = {}
         self._listeners: list[CancelListener] = []
 
     def note_claim(self, dispatch_id: DispatchId, token: ClaimToken, ttl_ms: int) -> None:
@@ -121,6 +129,34 @@ class LocalFastPath:
             if not owners:
                 self._slots.pop(name, None)
 
+    def enter_window(self, name: str, rate: Rate, owner: str, tokens: int, window_ms: int) -> int:
+        """As FastPath says."""
+        now_s = self._clock.monotonic_s()
+        with self._lock:
+            entries = {who: one for who, one in self._windows.get(name, {}).items() if one.until_s > now_s}
+            self._windows[name] = entries
+            if owner in entries:
+                return 0
+            free_s = max(_requests_fit_s(entries, rate), _tokens_fit_s(entries, rate, tokens))
+            if free_s > now_s:
+                return max(1, math.ceil(1000 * (free_s - now_s)))
+            entries[owner] = _Entered(tokens, now_s + window_ms / 1000)
+            return 0
+
+    def correct_window(self, name: str, owner: str, before: int, tokens: int) -> None:
+        """As FastPath says."""
+        with self._lock:
+            entry = self._windows.get(name, {}).get(owner)
+            if entry is not None and entry.tokens == before:
+                self._windows[name][owner] = _Entered(tokens, entry.until_s)
+
+    def leave_window(self, name: str, owner: str, before: int) -> None:
+        """As FastPath says."""
+        with self._lock:
+            entry = self._windows.get(name, {}).get(owner)
+            if entry is not None and entry.tokens == before:
+                del self._windows[name][owner]
+
     def close(self) -> None:
         """As FastPath says."""
         with self._lock:
@@ -128,3 +164,24 @@ class LocalFastPath:
 
     def _alive(self, name: str, now_s: float) -> dict[str, float]:
         return {owner: until_s for owner, until_s in self._slots.get(name, {}).items() if until_s > now_s}
+
+
+def _requests_fit_s(entries: Mapping[str, _Entered], rate: Rate) -> float:
+    """When one more request fits; 0: now. The entries stand in the order in which they leave."""
+    if rate.requests is None or len(entries) < rate.requests:
+        return 0.0
+    return list(entries.values())[len(entries) - rate.requests].until_s
+
+
+def _tokens_fit_s(entries: Mapping[str, _Entered], rate: Rate, tokens: int) -> float:
+    """When so many tokens fit; 0: now."""
+    if rate.tokens is None:
+        return 0.0
+    over = sum(entry.tokens for entry in entries.values()) + tokens - rate.tokens
+    until_s = 0.0
+    for entry in entries.values():
+        if over <= 0:
+            break
+        over -= entry.tokens
+        until_s = entry.until_s
+    return until_s

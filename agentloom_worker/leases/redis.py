@@ -2,7 +2,8 @@
 
 Keys, under the prefix: `lease:dispatch:ID` holds the claim's token; `cancel:RUN` says that a run has ended, and
 is published on the channel `cancel`; `slots:NAME` is a sorted set of owners by the instant of their expiry, by
-the server's clock. Every key expires. A script touches one key only, so that a cluster takes it too.
+the server's clock; `window:NAME` is one of requests, see _ENTER. Every key expires. A script touches one key
+only, so that a cluster takes it too.
 """
 
 import logging
@@ -20,7 +21,7 @@ from redis.sentinel import Sentinel, SentinelConnectionPool
 from agentloom_worker import limits, telemetry
 from agentloom_worker.clock import Clock
 from agentloom_worker.ids import ClaimToken, DispatchId, RunId
-from agentloom_worker.leases.fast_path import CancelListener, ClaimPair, Subscription, WatchedRuns
+from agentloom_worker.leases.fast_path import CancelListener, ClaimPair, Rate, Subscription, WatchedRuns
 
 ERRORS: Final = (redis.RedisError, OSError)
 SENTINEL: Final = "sentinel://"
@@ -40,6 +41,62 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
 if not redis.call('ZSCORE', KEYS[1], ARGV[1]) and redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[3]) then return 0 end
 redis.call('ZADD', KEYS[1], now + ttl, ARGV[1])
 if redis.call('PTTL', KEYS[1]) < ttl then redis.call('PEXPIRE', KEYS[1], ttl) end
+return 1
+"""
+
+# A sliding window: a sorted set of `OWNER:TOKENS` by the instant at which each leaves. The member `=` has the sum of
+# their tokens, below zero, as its score: it is changed together with them, by whoever adds or trims them, so it is
+# what a walk over all of them would find; an empty window begins again at nought.
+_ENTER: Final = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local key, window, tokens = KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local requests, budget = tonumber(ARGV[4]), tonumber(ARGV[5])
+local used = -tonumber(redis.call('ZSCORE', key, '=') or '0')
+for _, gone in ipairs(redis.call('ZRANGEBYSCORE', key, 1, now)) do
+  used = used - tonumber(string.match(gone, ':(%d+)$'))
+end
+redis.call('ZREMRANGEBYSCORE', key, 1, now)
+local entries = redis.call('ZCOUNT', key, 1, '+inf')
+if entries == 0 then used = 0 end
+local free = now
+local member = ARGV[1] .. ':' .. ARGV[3]
+if not redis.call('ZSCORE', key, member) then
+  if requests >= 0 and entries >= requests then
+    local rank = entries - requests + 1
+    free = tonumber(redis.call('ZRANGE', key, rank, rank, 'WITHSCORES')[2])
+  end
+  if budget >= 0 and used + tokens > budget then
+    local over = used + tokens - budget
+    local oldest = redis.call('ZRANGE', key, 1, tonumber(ARGV[6]), 'WITHSCORES')
+    for i = 1, #oldest, 2 do
+      if over <= 0 then break end
+      over = over - tonumber(string.match(oldest[i], ':(%d+)$'))
+      free = math.max(free, tonumber(oldest[i + 1]))
+    end
+  end
+  if free <= now then
+    used = used + tokens
+    redis.call('ZADD', key, string.format('%.0f', now + window), member)
+    redis.call('PEXPIRE', key, window)
+  end
+end
+if used > 0 or entries > 0 or free <= now then redis.call('ZADD', key, string.format('%.0f', -used), '=') end
+return free - now
+"""
+
+# Replace one entry by another that leaves at the same instant, or by none.
+_CORRECT: Final = """
+local key, before, after = KEYS[1], ARGV[1], ARGV[2]
+local leaves = redis.call('ZSCORE', key, before)
+if not leaves then return 0 end
+local used = -tonumber(redis.call('ZSCORE', key, '=') or '0') - tonumber(string.match(before, ':(%d+)$'))
+redis.call('ZREM', key, before)
+if after ~= '' then
+  redis.call('ZADD', key, leaves, after)
+  used = used + tonumber(string.match(after, ':(%d+)$'))
+end
+redis.call('ZADD', key, string.format('%.0f', -used), '=')
 return 1
 """
 
@@ -113,6 +170,8 @@ class RedisFastPath:
         self._prefix = prefix
         self._drop = client.register_script(_DROP)
         self._take = client.register_script(_TAKE)
+        self._enter = client.register_script(_ENTER)
+        self._correct = client.register_script(_CORRECT)
 
     def note_claim(self, dispatch_id: DispatchId, token: ClaimToken, ttl_ms: int) -> None:
         """As FastPath says."""
@@ -162,6 +221,20 @@ class RedisFastPath:
         """As FastPath says."""
         self._client.zrem(self._slots(name), owner)
 
+    def enter_window(self, name: str, rate: Rate, owner: str, tokens: int, window_ms: int) -> int:
+        """As FastPath says. The wait for tokens looks at the oldest entries only, so it may be too short."""
+        requests, budget = (-1 if bound is None else bound for bound in (rate.requests, rate.tokens))
+        args: list[str | int] = [owner, window_ms, tokens, requests, budget, limits.WINDOW_WALK_MAX]
+        return int(self._enter(keys=[self._window(name)], args=args))
+
+    def correct_window(self, name: str, owner: str, before: int, tokens: int) -> None:
+        """As FastPath says."""
+        self._correct(keys=[self._window(name)], args=[f"{owner}:{before}", f"{owner}:{tokens}"])
+
+    def leave_window(self, name: str, owner: str, before: int) -> None:
+        """As FastPath says."""
+        self._correct(keys=[self._window(name)], args=[f"{owner}:{before}", ""])
+
     def close(self) -> None:
         """As FastPath says."""
         disconnect(self._client)
@@ -175,6 +248,9 @@ class RedisFastPath:
 
     def _slots(self, name: str) -> str:
         return f"{self._prefix}slots:{name}"
+
+    def _window(self, name: str) -> str:
+        return f"{self._prefix}window:{name}"
 
 
 class _Listening:

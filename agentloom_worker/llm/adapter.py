@@ -7,6 +7,7 @@ from typing import Protocol
 from agentloom_worker.cancellation import Cancellation
 from agentloom_worker.domain.model import FirstOutput, Message, ModelOutcome, RequestParameters, ToolSchema
 from agentloom_worker.domain.seam import SeamOf, join_fragments
+from agentloom_worker.http.recording import Recording
 
 _PIECE_BYTES = 65_536
 
@@ -97,7 +98,8 @@ class AttemptContext:
     `deadline_s` None means `limits.RUN_DEADLINE_S`: no wait is without a bound. `idle_timeout_s` starts with
     the first output; None switches it off. `on_sent` is called once, just before the first byte of the
     request is written. `on_first_output` is called at most once, by the reading thread, before the next
-    fragment is handled. What either raises closes the stream and leaves `stream_once` unchanged.
+    fragment is handled. What either raises closes the stream and leaves `stream_once` unchanged. `recording` is
+    given to the call's watch and takes down what arrives.
     """
 
     deadline_s: float | None
@@ -109,6 +111,7 @@ class AttemptContext:
     api_key: str | None = field(default=None, repr=False)
     idempotency_key: str | None = None
     traceparent: str | None = None
+    recording: Recording | None = None
 
 
 class ModelAdapter(Protocol):

@@ -3,8 +3,10 @@
 import json
 from typing import Any, Protocol
 
+from agentloom_worker.canonical import canonical_bytes
 from agentloom_worker.domain.model import FirstOutputKind, ModelResponse, Partial
-from agentloom_worker.llm.profiles import Profile
+
+_COUNT_MAX = 2**53 - 1  # what any reader of JSON takes without loss
 
 
 class ModelProtocolError(Exception):
@@ -67,19 +69,6 @@ def parse_payload(payload: str) -> object:
     return frame
 
 
-def refuse_error(frame: dict[str, Any], profile: Profile) -> None:
-    """Raises ProviderReportedError where a JSON value is an error in place of an answer, or holds one."""
-    error = frame.get("error")
-    if error:
-        raise ProviderReportedError(error)
-    if frame.get("object") == "error":
-        raise ProviderReportedError(frame)
-    if profile.base_resp_errors:
-        status = frame.get("base_resp")
-        if isinstance(status, dict) and status.get("status_code"):
-            raise ProviderReportedError({"code": status["status_code"], "message": status.get("status_msg")})
-
-
 def text_of(fields: dict[str, object], name: str) -> str:
     """A text field; absent and null are empty. Raises ModelProtocolError."""
     value = fields.get(name)
@@ -88,6 +77,15 @@ def text_of(fields: dict[str, object], name: str) -> str:
     if not isinstance(value, str):
         raise ModelProtocolError(f"{name} is not a text")
     return value
+
+
+def arguments_text(arguments: dict[str, Any]) -> str:
+    """The text of a call's arguments that came as an object. Raises ModelProtocolError."""
+    try:
+        return canonical_bytes(arguments).decode()
+    except (ValueError, RecursionError) as error:
+        # Python reads NaN and deeper nests than it writes.
+        raise ModelProtocolError("a tool call's arguments are not JSON") from error
 
 
 def join_deltas(parts: list[str]) -> str:
@@ -104,4 +102,4 @@ def join_deltas(parts: list[str]) -> str:
 
 def token_count(value: object) -> int:
     """A count of tokens as a provider reports it; what is no count is 0."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _COUNT_MAX else 0

@@ -10,6 +10,7 @@ import httpx
 from agentloom_worker import limits
 from agentloom_worker.clock import Clock
 from agentloom_worker.errors import Code, RequestError
+from agentloom_worker.http.decoding import iter_decoded
 from agentloom_worker.http.redaction import redact
 from agentloom_worker.http.transport import WATCH_EXTENSION, WatchedTransport
 from agentloom_worker.http.watch import CallWatch, Limit
@@ -93,7 +94,7 @@ class EndpointClient:
         url = endpoint.url(path)
         body = bytearray()
         with self.answer(endpoint, "GET", url, timeout_s=timeout_s) as response:
-            for chunk in response.iter_bytes():
+            for chunk in iter_decoded(response, limits.SSE_EVENT_BYTES_MAX):
                 body += chunk
                 if len(body) > limits.SSE_EVENT_BYTES_MAX:
                     raise RequestError(Code.MODEL_PROTOCOL_ERROR, f"{shown(url)} answers with too many bytes")
@@ -109,7 +110,7 @@ class EndpointClient:
 
     def _refused(self, endpoint: Endpoint, response: httpx.Response) -> RequestError:
         body = bytearray()
-        for chunk in response.iter_bytes():
+        for chunk in iter_decoded(response, limits.ERROR_BODY_BYTES_MAX):
             body += chunk
             if len(body) >= limits.ERROR_BODY_BYTES_MAX:
                 break

@@ -27,6 +27,7 @@ from agentloom_worker.domain.model import (
 )
 from agentloom_worker.domain.policy import RetryClass
 from agentloom_worker.errors import Code
+from agentloom_worker.http.decoding import iter_decoded
 from agentloom_worker.http.redaction import redact
 from agentloom_worker.http.transport import WATCH_EXTENSION, ResponseBody, WatchedTransport
 from agentloom_worker.http.watch import CallInterrupted, CallWatch, Limit, LimitExpired
@@ -70,28 +71,28 @@ class _Exchange:
 class ModelHttp:
     """Makes attempts at `{base_url}/{path}`. Shared by all threads of a process, with its connections.
 
-    The profile says where the key goes and what the provider's error codes mean. `new_assembly` makes what reads
-    one answer. `ssl_context` None is httpx's default.
+    `new_assembly` makes what reads one answer; `profile` says where the key goes and what errors mean.
+    `ssl_context` None is httpx's default.
     """
 
     def __init__(
         self,
         clock: Clock,
-        profile: Profile,
         path: str,
         new_assembly: Callable[[], Assembly],
+        profile: Profile,
         *,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         self._clock = clock
-        self._profile = profile
         self._path = path
         self._new_assembly = new_assembly
+        self._profile = profile
         self._transport = WatchedTransport(clock, ssl_context)
 
     def stream_once(self, request: ModelCall, attempt: AttemptContext) -> ModelOutcome:
         """As ModelAdapter says. Nothing is retried and no redirect is followed."""
-        watch = CallWatch(self._clock, attempt.on_sent)
+        watch = CallWatch(self._clock, attempt.on_sent, attempt.recording)
         deadline_s = limits.RUN_DEADLINE_S if attempt.deadline_s is None else attempt.deadline_s
         watch.limit(Limit.DEADLINE, deadline_s)
         watch.limit(Limit.FIRST_OUTPUT, attempt.first_output_timeout_s)
@@ -144,7 +145,7 @@ class ModelHttp:
         exchange.watch.limit(Limit.ERROR_BODY, limits.ERROR_BODY_TIMEOUT_S)
         body = bytearray()
         try:
-            for chunk in response.iter_bytes():
+            for chunk in iter_decoded(response, limits.ERROR_BODY_BYTES_MAX):
                 body += chunk
                 if len(body) >= limits.ERROR_BODY_BYTES_MAX:
                     break
@@ -213,7 +214,7 @@ def _endpoint(base_url: str, path: str) -> httpx.URL:
 def _read_stream(exchange: _Exchange, response: httpx.Response, *, declared_stream: bool) -> ModelResponse:
     parser, digest, assembly = SseParser(), hashlib.sha256(), exchange.assembly
     events = 0
-    for chunk in response.iter_bytes():
+    for chunk in iter_decoded(response, limits.STREAM_BYTES_MAX):
         digest.update(chunk)
         for payload in parser.feed(chunk):
             if exchange.watch.interrupted:  # Nothing is handled after a cancellation, arrived or not.
@@ -234,7 +235,7 @@ def _read_stream(exchange: _Exchange, response: httpx.Response, *, declared_stre
 
 def _read_document(exchange: _Exchange, response: httpx.Response) -> ModelResponse:
     body = bytearray()
-    for chunk in response.iter_bytes():
+    for chunk in iter_decoded(response, limits.SSE_EVENT_BYTES_MAX):
         body += chunk
         if len(body) > limits.SSE_EVENT_BYTES_MAX:
             raise ModelProtocolError(f"the answer is larger than {limits.SSE_EVENT_BYTES_MAX} bytes")

@@ -14,6 +14,7 @@ from agentloom_worker import limits
 from agentloom_worker.domain.model import Message, ModelResponse, RequestParameters, Role, ToolSchema
 from agentloom_worker.domain.seam import SeamOf
 from agentloom_worker.errors import Code, RequestError
+from agentloom_worker.http.decoding import iter_decoded
 from agentloom_worker.llm.assembly import ModelProtocolError, ProviderReportedError
 from agentloom_worker.llm.chat_assembly import ChatAssembly
 from agentloom_worker.llm.chat_encoding import ChatEncoding
@@ -132,7 +133,7 @@ def _read(response: httpx.Response, seen: _Seen) -> None:
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
         body = bytearray()
-        for chunk in response.iter_bytes():
+        for chunk in iter_decoded(response, limits.SSE_EVENT_BYTES_MAX):
             body += chunk
             if len(body) > limits.SSE_EVENT_BYTES_MAX:
                 raise ModelProtocolError("the answer is too large")
@@ -141,7 +142,7 @@ def _read(response: httpx.Response, seen: _Seen) -> None:
         seen.assembly.apply_document(document)
         return
     parser = SseParser()
-    for chunk in response.iter_bytes():
+    for chunk in iter_decoded(response, limits.STREAM_BYTES_MAX):
         for payload in parser.feed(chunk):
             seen.streamed = True
             if payload.strip() == _DONE:

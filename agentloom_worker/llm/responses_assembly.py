@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentloom_worker import limits
-from agentloom_worker.canonical import canonical_bytes
 from agentloom_worker.domain.model import (
     FirstOutputKind,
     ModelResponse,
@@ -24,9 +23,9 @@ from agentloom_worker.llm.assembly import (
     IncompleteAnswerError,
     ModelProtocolError,
     ProviderReportedError,
+    arguments_text,
     join_deltas,
     parse_payload,
-    refuse_error,
     text_of,
     token_count,
 )
@@ -116,7 +115,6 @@ class ResponsesAssembly:
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
         self._items: dict[int, _Item] = {}
-        self._places: dict[str, int] = {}  # by id, of items that came without an index
         self._finish_reason: str | None = None
         self._usage: Usage | None = None
         self._response_id: str | None = None
@@ -144,7 +142,7 @@ class ResponsesAssembly:
             raise ModelProtocolError("a frame is not a JSON object")
         kind = frame.get("type")
         if not isinstance(kind, str):
-            refuse_error(frame, self._profile)
+            _refuse_error(frame)
             if frame:
                 raise ModelProtocolError("an event has no type")
             return None
@@ -158,7 +156,7 @@ class ResponsesAssembly:
         """As Assembly says: a whole response object."""
         if not isinstance(document, dict):
             raise ModelProtocolError("the answer is not a JSON object")
-        refuse_error(document, self._profile)
+        _refuse_error(document)
         status = document.get("status")
         if status not in _ENDS.values() or not isinstance(document.get("output"), list):
             raise ModelProtocolError("the answer is no ended response: it has no output or no final status")
@@ -194,11 +192,9 @@ class ResponsesAssembly:
             case "response.function_call_arguments.done":
                 return self._take_arguments_done(frame)
             case "response.output_item.added":
-                item = _object(frame, "item")
-                return self._open(self._place_of(frame, item), item).first_kind
+                return self._open(self._place(frame), _object(frame, "item")).first_kind
             case "response.output_item.done":
-                item = _object(frame, "item")
-                return self._close(self._place_of(frame, item), item)
+                return self._close(self._place(frame), _object(frame, "item"))
             case "response.created":
                 self._take_envelope(_object(frame, "response"))
             case "error":
@@ -249,9 +245,23 @@ class ResponsesAssembly:
         _end_arguments(item, _arguments_of(frame))
         return FirstOutputKind.TOOL_ARGUMENTS if any(item.arguments) else None
 
+    def _place(self, frame: dict[str, Any]) -> int:
+        """The number of an event's item. llama.cpp gives none and names an item by its id, a call by its call's."""
+        if "output_index" in frame:
+            return _number(frame, "output_index")
+        shown = frame.get("item")
+        if isinstance(shown, dict):
+            name = text_of(shown, "id") or text_of(shown, "call_id")
+        else:
+            name = text_of(frame, "item_id")
+        if not name:
+            raise ModelProtocolError("an event names no output item")
+        known = (number for number, item in self._items.items() if name in (item.item_id, item.call_id))
+        return next(known, len(self._items))
+
     def _open_item(self, frame: dict[str, Any], kind: str) -> _Item:
         """The item that a fragment continues. Never two items in one."""
-        number = self._place_of(frame, {"id": frame.get("item_id")})
+        number = self._place(frame)
         item = self._items.get(number)
         if item is None:
             raise ModelProtocolError(f"a fragment for output item {number}, which was not opened")
@@ -260,18 +270,6 @@ class ResponsesAssembly:
         if item.closed:
             raise ModelProtocolError(f"a fragment for output item {number}, which is closed")
         return item
-
-    def _place_of(self, frame: dict[str, Any], item: dict[str, Any]) -> int:
-        """Where an item stands: what the event says, else where one of its ids stood first."""
-        if frame.get("output_index") is not None:
-            return _number(frame, "output_index")
-        names = [name for name in (text_of(item, "id"), text_of(item, "call_id")) if name]
-        if not names:
-            raise ModelProtocolError("an event names its output item neither by index nor by id")
-        known = [self._places[name] for name in names if name in self._places]
-        place = known[0] if known else 1 + max(self._items, default=-1)
-        self._places.update(dict.fromkeys(names, place))
-        return place
 
     def _open(self, number: int, document: dict[str, Any]) -> _Item:
         if number in self._items:
@@ -455,11 +453,19 @@ def _end_reasoning(item: _Item, document: dict[str, Any]) -> None:
             item.parts.update({(kind, number): [text] for number, text in enumerate(texts)})
 
 
+def _refuse_error(frame: dict[str, Any]) -> None:
+    error = frame.get("error")
+    if error:
+        raise ProviderReportedError(error)
+    if frame.get("object") == "error":
+        raise ProviderReportedError(frame)
+
+
 def _arguments_of(fields: dict[str, Any]) -> str | None:
     arguments = fields.get("arguments")
     if isinstance(arguments, dict):
         # Some local servers send the parsed object in place of its text.
-        return canonical_bytes(arguments).decode()
+        return arguments_text(arguments)
     return None if arguments is None else text_of(fields, "arguments")
 
 
@@ -471,7 +477,8 @@ def _number(frame: dict[str, Any], name: str) -> int:
 
 
 def _part_number(frame: dict[str, Any], name: str) -> int:
-    return 0 if frame.get(name) is None else _number(frame, name)
+    """The number of a part in its item; servers whose items have one part leave it out."""
+    return _number(frame, name) if name in frame else 0
 
 
 def _object(frame: dict[str, Any], name: str) -> dict[str, Any]:

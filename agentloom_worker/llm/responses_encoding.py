@@ -55,7 +55,7 @@ class ResponsesEncoding:
 
     @property
     def seam(self) -> SeamOf | None:
-        """How two fragments meet: always with a comma, since no order of roles is made here."""
+        """How two fragments meet: always with a comma, since profiles that want more are refused above."""
         return None
 
     def encode_message(self, message: Message) -> bytes:

@@ -5,10 +5,14 @@ and so break JSON text. Invalid UTF-8 is an error instead of U+FFFD, and sizes a
 """
 
 import codecs
+import io
+from collections.abc import Iterable, Iterator
 
 from agentloom_worker import limits
 
 _BOM = "\ufeff"
+# A compressed answer may unpack to one huge chunk: its lines are never held all at once.
+_PIECE_BYTES = 65_536
 
 
 class SseProtocolError(Exception):
@@ -18,15 +22,18 @@ class SseProtocolError(Exception):
 class SseParser:
     """Turns chunks of bytes, cut anywhere, into the data of whole events. For one thread.
 
-    Comments, fields other than `data` and events without data are dropped; that bytes arrived at all is the
-    caller's sign of life. `event_bytes_max` is compared with decoded characters, never more than bytes.
+    What comes out, a fault included, depends on the bytes alone and never on where they were cut. Comments,
+    fields other than `data` and events without data are dropped; that bytes arrived at all is the caller's
+    sign of life. `event_bytes_max` bounds one line, and the data lines of one event together; it is compared
+    with decoded characters, never more than bytes.
     """
 
     __slots__ = (
         "_data",
         "_data_size",
-        "_decode",
+        "_decoder",
         "_event_max",
+        "_fault",
         "_started",
         "_stream_max",
         "_swallow_lf",
@@ -41,45 +48,67 @@ class SseParser:
         event_bytes_max: int = limits.SSE_EVENT_BYTES_MAX,
         stream_bytes_max: int = limits.STREAM_BYTES_MAX,
     ) -> None:
-        self._decode = codecs.getincrementaldecoder("utf-8")("strict").decode
+        self._decoder = codecs.getincrementaldecoder("utf-8")("strict")
         self._event_max = event_bytes_max
         self._stream_max = stream_bytes_max
-        self._tail: list[str] = []
-        self._data: list[str] = []
+        # An unfinished line: a buffer, since a list of chunks of one byte would take eighty times their size.
+        self._tail = io.StringIO()
         self._tail_size = 0
-        self._data_size = 0
+        self._data: list[str] = []
+        self._data_size = 0  # of its lines, with the field's name
         self._started = False
         self._swallow_lf = False
+        self._fault: SseProtocolError | None = None
         self.total_bytes = 0
 
-    def feed(self, chunk: bytes) -> list[str]:
-        """Take the next bytes; return the data of each event that they complete, in order.
+    def feed(self, chunk: bytes) -> Iterable[str]:
+        """Take the next bytes; give the data of each event that they complete, in order.
 
-        Raises SseProtocolError. The parser must not be used after that.
+        Raises SseProtocolError, after the events that stand whole before the fault: at once where there are
+        none, else at the end of the iteration. A broken parser gives nothing but that error.
         """
-        self.total_bytes += len(chunk)
-        if self.total_bytes > self._stream_max:
-            raise SseProtocolError(f"the stream is larger than {self._stream_max} bytes")
+        events: list[str] = []
         try:
-            text = self._decode(chunk)
-        except UnicodeDecodeError as error:
-            raise SseProtocolError(f"invalid UTF-8: {error.reason}") from error
-        if not text:
-            return []
-        if not self._started:
-            self._started = True
-            text = text.removeprefix(_BOM)
-        events = self._lines(self._unify_line_ends(text))
-        if self._tail_size + self._data_size > self._event_max:
-            raise self._too_large()
+            if self._fault is not None:
+                raise self._fault
+            if len(chunk) <= _PIECE_BYTES:
+                self._take(chunk, events)
+            else:
+                for start in range(0, len(chunk), _PIECE_BYTES):
+                    self._take(chunk[start : start + _PIECE_BYTES], events)
+        except SseProtocolError as fault:
+            self._fault = fault
+            if not events:
+                raise
+            return _then_raise(events, fault)
         return events
 
     @property
     def pending(self) -> bool:
-        """Whether an unfinished line or event is buffered; at the end of a stream it makes it incomplete."""
-        return bool(self._tail or self._data)
+        """Whether a part of a character, line or event is buffered; at the end of a stream it is incomplete."""
+        return bool(self._tail_size or self._data or self._decoder.getstate()[0])
 
-    def _unify_line_ends(self, text: str) -> str:
+    def _take(self, chunk: bytes, events: list[str]) -> None:
+        room = self._stream_max - self.total_bytes
+        self.total_bytes += len(chunk)
+        fault = None
+        if room < len(chunk):
+            fault = SseProtocolError(f"the stream is larger than {self._stream_max} bytes")
+            chunk = chunk[:room]
+        try:
+            text = self._decoder.decode(chunk)
+        except UnicodeDecodeError as error:
+            fault = SseProtocolError(f"invalid UTF-8: {error.reason}")
+            text = error.object[: error.start].decode()
+        if text:
+            self._take_text(text, events)
+        if fault is not None:
+            raise fault
+
+    def _take_text(self, text: str, events: list[str]) -> None:
+        if not self._started:
+            self._started = True
+            text = text.removeprefix(_BOM)
         if self._swallow_lf:
             self._swallow_lf = False
             text = text.removeprefix("\n")
@@ -87,44 +116,41 @@ class SseParser:
             # A CR at the very end ends its line now; a LF that opens the next chunk belongs to it.
             self._swallow_lf = text.endswith("\r")
             text = text.replace("\r\n", "\n").replace("\r", "\n")
-        return text
-
-    def _lines(self, text: str) -> list[str]:
-        first, *rest = text.split("\n")
-        if not rest:
-            self._keep(first)
-            return []
-        if self._tail:
-            # Parts are joined once, so that a large event in small chunks does not cost its square.
-            self._tail.append(first)
-            first = "".join(self._tail)
-            self._tail.clear()
+        lines = text.split("\n")
+        rest = lines.pop()
+        if lines and self._tail_size:
+            self._tail.write(lines[0])
+            lines[0] = self._tail.getvalue()
+            self._tail = io.StringIO()
             self._tail_size = 0
-        self._keep(rest.pop())
-        events: list[str] = []
-        for line in (first, *rest):
+        self._take_lines(lines, events)
+        if rest:
+            self._tail.write(rest)
+            self._tail_size += len(rest)
+            if self._data_size + self._tail_size > self._event_max:
+                raise self._too_large()
+
+    def _take_lines(self, lines: list[str], events: list[str]) -> None:
+        for line in lines:
+            if self._data_size + len(line) > self._event_max:
+                raise self._too_large()
             if line.startswith("data:"):
-                value = line[6:] if line.startswith("data: ") else line[5:]
-                self._data.append(value)
-                self._data_size += len(value)
+                self._data.append(line[6:] if line.startswith("data: ") else line[5:])
+                self._data_size += len(line)
             elif not line:
-                self._dispatch(events)
+                # Empty lines of data alone are somebody's keep-alive.
+                if any(self._data):
+                    events.append("\n".join(self._data))
+                self._data.clear()
+                self._data_size = 0
             elif line == "data":
                 self._data.append("")
-        return events
-
-    def _keep(self, part: str) -> None:
-        if part:
-            self._tail.append(part)
-            self._tail_size += len(part)
-
-    def _dispatch(self, events: list[str]) -> None:
-        if self._data_size > self._event_max:
-            raise self._too_large()
-        if self._data_size:
-            events.append(self._data[0] if len(self._data) == 1 else "\n".join(self._data))
-        self._data.clear()
-        self._data_size = 0
+                self._data_size += len(line)
 
     def _too_large(self) -> SseProtocolError:
         return SseProtocolError(f"an event is larger than {self._event_max} bytes")
+
+
+def _then_raise(events: list[str], fault: SseProtocolError) -> Iterator[str]:
+    yield from events
+    raise fault

@@ -93,8 +93,10 @@ def accept_input(
     command = hash_command(_COMMANDS[sending], body.decode(), release_id or "")
     found = ports.store.find_commit(session.session_id, key)
     if found is None:
-        _register(_Input(ports, session, body, release_id, key, command), sending)
+        refused = _register(_Input(ports, session, body, release_id, key, command), sending)
         found = ports.store.find_commit(session.session_id, key)
+        if found is None and refused is not None:
+            raise refused
     if found is None or found[1] is None:
         raise InvariantError(f"session {session.session_id}: an accepted input left no receipt")
     if found[0] != command:
@@ -127,8 +129,17 @@ class _Input:
     command: bytes
 
 
-def _register(given: _Input, sending: Sending) -> None:
-    """Decide and commit; a run that ended, began to end or began meanwhile makes it be decided again."""
+def _register(given: _Input, sending: Sending) -> RequestError | None:
+    """Decide and commit, or say why not. What met the same command under way is not refused: its key tells (A24)."""
+    try:
+        _place(given, sending)
+    except RequestError as refused:
+        return refused
+    return None
+
+
+def _place(given: _Input, sending: Sending) -> None:
+    """Commit what is decided; a run that ended, began to end or began meanwhile makes it be decided again."""
     ports = given.ports
     for _ in range(INPUT_TRIES):
         live = ports.store.find_live_run(given.session.session_id)

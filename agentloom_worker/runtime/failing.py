@@ -11,6 +11,7 @@ from agentloom_worker.runtime.live import Live
 from agentloom_worker.runtime.ports import US, Ports
 from agentloom_worker.runtime.slice import load_owned_release
 from agentloom_worker.runtime.table import STEPS, PureStep
+from agentloom_worker.secrecy import conceal_known
 
 
 class Failing:
@@ -113,4 +114,4 @@ def describe_error(error: Exception) -> str:
     message = error.message if isinstance(error, AgentloomError) else type(error).__name__
     frames = traceback.extract_tb(error.__traceback__)[-6:]
     places = " < ".join(f"{frame.name}:{frame.lineno}" for frame in reversed(frames))
-    return f"{message[:600]} [{places}]"
+    return f"{conceal_known(message)[:600]} [{places}]"

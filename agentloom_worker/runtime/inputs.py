@@ -40,13 +40,15 @@ class InputState(StrEnum):
     PENDING_NEXT_RUN = "pending_next_run"  # the session's next run will take it; nothing starts by itself
     QUEUED = "queued"  # a question that waits for the live run to end
     WITHDRAWN = "withdrawn"  # a question that was taken back before it became a run
+    FAILED = "failed"  # a question that waited and could become no run: `code` says why
 
 
 @dataclass(frozen=True, slots=True)
 class InputReceipt:
     """An input is safe in the store. `run_id` and `state` say where it is now; the rest never changes.
 
-    `run_id` is None while the input waits for a run. `release_id` is that of a question.
+    `run_id` is None while the input waits for a run. `release_id` is that of a question. `code` is there where its
+    state is `failed`: RELEASE_UNREADABLE.
     """
 
     session_id: SessionId
@@ -56,6 +58,7 @@ class InputReceipt:
     release_id: ReleaseId | None
     kind: InputKind = InputKind.QUESTION
     state: InputState = InputState.PENDING
+    code: Code | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ class InputView:
     """One input of a session, with its effective text and the instant at which it came, in microseconds.
 
     `origin_run_id` is the run that took it when it came, `run_id` the one that has it now; `run_ids` are all that
-    it was given to, in order: more than one where it was carried on.
+    it was given to, in order: more than one where it was carried on. `code` as in a receipt.
     """
 
     input_id: InputId
@@ -76,6 +79,7 @@ class InputView:
     origin_run_id: RunId | None
     run_id: RunId | None
     run_ids: tuple[RunId, ...]
+    code: Code | None = None
 
 
 def client_key(key: str) -> bytes:
@@ -117,7 +121,14 @@ def _receipt(ports: Ports, session_id: SessionId, stored: StoredInput, release_i
     found = stored.input
     place = _places(ports, [found.input_id])[found.input_id]
     run_id = place.run_ids[-1] if place.run_ids and place.state is not InputState.PENDING_NEXT_RUN else None
-    return InputReceipt(session_id, run_id, found.input_id, found.input_seq, release_id, found.kind, place.state)
+    return InputReceipt(
+        session_id, run_id, found.input_id, found.input_seq, release_id, found.kind, place.state, _code(place.state)
+    )
+
+
+def _code(state: InputState) -> Code | None:
+    """Why a question could become no run: there is one reason."""
+    return Code.RELEASE_UNREADABLE if state is InputState.FAILED else None
 
 
 def find_receipt(ports: Ports, session_id: SessionId, idempotency_key: str) -> InputReceipt | None:
@@ -177,6 +188,8 @@ def _queued_place(input_id: InputId, queued: QueuedQuestion | None) -> _Place:
             return _Place(InputState.QUEUED, ())
         case QueueState.WITHDRAWN:
             return _Place(InputState.WITHDRAWN, ())
+        case QueueState.FAILED:
+            return _Place(InputState.FAILED, ())
         case QueueState.STARTED:
             assert queued.run_id is not None, "a started question names its run"
             return _Place(InputState.PENDING, (queued.run_id,))
@@ -213,11 +226,12 @@ def _view(ports: Ports, session: Session, stored: StoredInput, place: _Place) ->
         found.origin_run_id,
         place.run_ids[-1] if place.run_ids and place.state is not InputState.PENDING_NEXT_RUN else None,
         place.run_ids,
+        _code(place.state),
     )
 
 
 def withdraw_input(ports: Ports, session: Session, input_id: InputId) -> InputReceipt:
-    """Take a question back that has not become a run; again changes nothing (RULINGS A10).
+    """Take a question back that has not become a run; again, or where it has failed, changes nothing (RULINGS A10).
 
     Raises RequestError: INPUT_NOT_FOUND where the session has no such input, INPUT_NOT_QUEUED for one that was never
     queued or has become a run.
@@ -230,7 +244,7 @@ def withdraw_input(ports: Ports, session: Session, input_id: InputId) -> InputRe
         if queued is None:
             raise RequestError(Code.INPUT_NOT_QUEUED, f"input {input_id} waits in no queue: it is with a run already")
         match queued.state:
-            case QueueState.WITHDRAWN:
+            case QueueState.WITHDRAWN | QueueState.FAILED:
                 return _receipt(ports, session.session_id, stored, queued.release_id)
             case QueueState.STARTED:
                 raise RequestError(

@@ -1,7 +1,9 @@
-"""Lanes: at most so many model attempts at once at one endpoint, over every process of a fleet.
+"""Lanes: what model attempts may take of one endpoint, over every process of a fleet.
 
-A full lane is a hand-back that does not count (RULINGS A1): the row waits, not a slot of the worker. The place is a
-lease in the fast path, so one whose process died falls free by itself, and a fast path that is away limits nothing.
+At most so many at once (a Lane's places), and so many requests and tokens a minute (a Share of its window). An attempt
+that is not let through is a hand-back that does not count (RULINGS A1): the row waits, not a slot of the worker. Both
+are leases in the fast path: what a process held that died falls free by itself, and a fast path that is away limits
+nothing.
 """
 
 import threading
@@ -10,7 +12,8 @@ from urllib.parse import urlsplit
 from agentloom_worker import limits
 from agentloom_worker.clock import US
 from agentloom_worker.domain.dispatch import Claim
-from agentloom_worker.leases import FastPath
+from agentloom_worker.domain.model import Cancelled, Completed, Executed, Failed, ModelOutcome
+from agentloom_worker.leases import FastPath, Rate
 from agentloom_worker.runtime.ports import Chance, Ports
 
 ANY_ENDPOINT = "*"
@@ -65,7 +68,61 @@ def open_lane(ports: Ports, base_url: str, claim: Claim) -> Lane | None:
     return Lane(ports.fast, endpoint, places, claim.token.hex, ports.settings.claim_ttl_ms)
 
 
+class Share:
+    """One attempt's part of what an endpoint takes in a minute: entered before the send, corrected after it.
+
+    It is not given back but leaves the window by itself, as the provider forgets the request. For one thread.
+    """
+
+    def __init__(self, fast: FastPath, endpoint: str, rate: Rate, owner: str, tokens: int, window_ms: int) -> None:
+        self.endpoint = endpoint
+        self._fast = fast
+        self._name = f"model:{endpoint}"
+        self._rate = rate
+        self._owner = owner
+        # A request above the limit is let through by an empty window, or it would never go.
+        self._tokens = tokens if rate.tokens is None else min(tokens, rate.tokens)
+        self._window_ms = window_ms
+
+    def take(self) -> int:
+        """Enter the window: 0, or the milliseconds until it is worth asking again."""
+        return self._fast.enter_window(self._name, self._rate, self._owner, self._tokens, self._window_ms)
+
+    def settle(self, outcome: ModelOutcome) -> None:
+        """Put what the provider reports in place of the estimate; a request that never left takes nothing."""
+        match outcome:
+            case Completed(response=response) if response.usage is not None:
+                used = response.usage.input_tokens + response.usage.output_tokens
+                self._fast.correct_window(self._name, self._owner, self._tokens, max(0, used))
+            case Failed(failure=failure) if failure.external_outcome is Executed.NOT_EXECUTED and not (
+                failure.http_status
+            ):
+                self._fast.leave_window(self._name, self._owner, self._tokens)
+            case Cancelled(sent=False):
+                self._fast.leave_window(self._name, self._owner, self._tokens)
+            case _:
+                pass  # Sent, and nobody says what it took: the estimate stands.
+
+
+def open_share(ports: Ports, base_url: str, claim: Claim, body_bytes: int) -> Share | None:
+    """The share of an attempt whose body has so many bytes, not taken yet; None where nobody limits its endpoint."""
+    settings, endpoint = ports.settings, endpoint_of(base_url)
+    requests = settings.model_requests.get(endpoint, settings.model_requests.get(ANY_ENDPOINT))
+    tokens = settings.model_tokens.get(endpoint, settings.model_tokens.get(ANY_ENDPOINT))
+    if requests is None and tokens is None:
+        return None
+    reserved = -(-body_bytes // limits.BYTES_PER_TOKEN)
+    window_ms = int(1000 * settings.model_window_s)
+    return Share(ports.fast, endpoint, Rate(requests, tokens), claim.token.hex, reserved, window_ms)
+
+
 def pause_us(chance: Chance, waited_us: int) -> int:
     """When a row that met a full lane asks again: the longer it has waited, the later, within bounds."""
     pause_s = min(max(waited_us / US / 2, limits.LANE_PAUSE_S), limits.LANE_PAUSE_MAX_S)
     return int(US * pause_s * (0.5 + chance.random() / 2))
+
+
+def window_pause_us(chance: Chance, free_ms: int, waited_us: int) -> int:
+    """When a row that met a full window asks again: once the window lets one more through, and not all at one time."""
+    spread_s = min(max(waited_us / US / 2, limits.LANE_PAUSE_S), limits.LANE_PAUSE_MAX_S)
+    return 1000 * free_ms + int(US * spread_s * chance.random())

@@ -14,6 +14,7 @@ from agentloom_worker.runtime.live import Live
 from agentloom_worker.runtime.outcome import ModelEnded, Outcome, ToolEnded
 from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.runtime.slice import Slice
+from agentloom_worker.runtime.transport import with_transport
 
 
 def keep_late(ports: Ports, live: Live, slice_: Slice, outcome: Outcome) -> None:
@@ -23,6 +24,10 @@ def keep_late(ports: Ports, live: Live, slice_: Slice, outcome: Outcome) -> None
         return
     faults.hit("late.before", live.claim.step)
     try:
+        if isinstance(outcome, ModelEnded):
+            attempt, blobs = with_transport(ports, slice_.run.owner_id, attempt, outcome.transport)
+            for put in blobs:
+                ports.store.put_blob(put)  # The fact has no commit to carry it (RULINGS T14).
         save_late(ports, attempt, fact)
         faults.hit("late.after", live.claim.step)
     except AgentloomError as error:

@@ -31,20 +31,25 @@ from agentloom_worker.domain.model import (
     ResponseCall,
 )
 from agentloom_worker.domain.operation import Attempt, AttemptState, Operation, OperationKind
+from agentloom_worker.domain.policy import RetryClass
 from agentloom_worker.domain.run import TicketState
 from agentloom_worker.domain.session import DeliveryState
-from agentloom_worker.errors import Code, InvariantError, RunError, SupersededError
+from agentloom_worker.errors import Code, InvariantError, SupersededError
 from agentloom_worker.frozen import replace
+from agentloom_worker.http.credentials import CredentialError
+from agentloom_worker.http.recording import Recording
 from agentloom_worker.llm.adapter import AttemptContext, ModelCall, RequestBody
 from agentloom_worker.runtime.commit import commit
-from agentloom_worker.runtime.lane import open_lane, pause_us
+from agentloom_worker.runtime.lane import Lane, Share, open_lane, open_share, pause_us, window_pause_us
 from agentloom_worker.runtime.live import Live
-from agentloom_worker.runtime.outcome import Answered, LaneFull, MaybeSent, ModelEnded, Outcome, ToolEnded
+from agentloom_worker.runtime.outcome import Answered, Bound, LaneFull, MaybeSent, ModelEnded, Outcome, ToolEnded
 from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.runtime.reading import may_read
 from agentloom_worker.runtime.request import head_of
 from agentloom_worker.runtime.result import hash_command
 from agentloom_worker.runtime.slice import Slice, adapter_of, load_response
+from agentloom_worker.runtime.transport import take_down
+from agentloom_worker.secrecy import conceal_value, known_secrets
 
 Perform = Callable[[ToolContext, Cancellation], ToolResult]
 
@@ -60,25 +65,46 @@ def perform_model(ports: Ports, slice_: Slice, live: Live) -> tuple[Slice, Outco
     binding = slice_.release.model
     try:
         secret = ports.resolve_credential(binding.credential_ref) if binding.credential_ref else None
-    except RunError as error:
-        failure = Failure(error.code, Category.PERMISSION, error.message, Executed.NOT_EXECUTED)
-        return slice_, ModelEnded(Failed(failure, Partial()), None)
+    except CredentialError as error:
+        return slice_, ModelEnded(Failed(_without_credential(error, Category.PERMISSION), Partial()), None)
     if live.remaining_s(slice_.run.deadline_at) <= 0:
         # After a long standstill this row and the deadline's are due together, in any order.
         live.cancel(CancelReason.DEADLINE)
         return slice_, ModelEnded(Cancelled(Partial(), sent=False), live.cancellation.reason)
     lane = open_lane(ports, binding.base_url, live.claim)
-    if lane is None:
-        return _stream(ports, slice_, live, body, secret)
-    if not lane.take():
-        waited_us = 0 if attempt.started_at is None else live.now_us() - attempt.started_at
-        return slice_, LaneFull(lane.endpoint, pause_us(ports.chance, waited_us))
+    share = open_share(ports, binding.base_url, live.claim, body.size_bytes)
+    waited_us = 0 if attempt.started_at is None else live.now_us() - attempt.started_at
+    full = _take_places(ports, lane, share, waited_us)
+    if full is not None:
+        return slice_, full
     live.lane = lane
     try:
-        return _stream(ports, slice_, live, body, secret)
+        moved, ended = _stream(ports, slice_, live, body, secret)
     finally:
         live.lane = None
+        if lane is not None:
+            lane.give()
+    if share is not None:
+        share.settle(ended.outcome)
+    return moved, ended
+
+
+def _without_credential(error: CredentialError, category: Category) -> Failure:
+    """Nothing was sent. A revocation is final at once (A14); a provider that cannot tell now is asked again."""
+    retry_class = RetryClass.TRANSPORT if error.transient else None
+    return Failure(error.code, category, error.message, Executed.NOT_EXECUTED, retry_class)
+
+
+def _take_places(ports: Ports, lane: Lane | None, share: Share | None, waited_us: int) -> LaneFull | None:
+    """What the endpoint's limits say; None: the attempt may go."""
+    if lane is not None and not lane.take():
+        return LaneFull(lane.endpoint, pause_us(ports.chance, waited_us))
+    free_ms = share.take() if share is not None else 0
+    if share is None or free_ms <= 0:
+        return None
+    if lane is not None:
         lane.give()
+    return LaneFull(share.endpoint, window_pause_us(ports.chance, free_ms, waited_us), Bound.WINDOW)
 
 
 def _stream(ports: Ports, slice_: Slice, live: Live, body: RequestBody, secret: str | None) -> tuple[Slice, ModelEnded]:
@@ -86,6 +112,7 @@ def _stream(ports: Ports, slice_: Slice, live: Live, body: RequestBody, secret: 
     operation, binding = slice_.operation, slice_.release.model
     assert operation is not None, "an attempt has an operation"
     receiver = _FirstOutputReceiver(ports, slice_, live)
+    recording = Recording()
     live.begin_effect()
     faults.hit("attempt.before", "attempt_model")
     context = AttemptContext(
@@ -97,6 +124,7 @@ def _stream(ports: Ports, slice_: Slice, live: Live, body: RequestBody, secret: 
         on_sent=lambda: faults.hit("attempt.sent", "attempt_model"),
         api_key=secret,
         idempotency_key=str(operation.operation_id),
+        recording=recording,
     )
     fragments = slice_.view.length
     call = ModelCall(body, binding.base_url, fragments, slice_.view.last())
@@ -107,7 +135,11 @@ def _stream(ports: Ports, slice_: Slice, live: Live, body: RequestBody, secret: 
         live.cancel(CancelReason.SUPERSEDED)
         outcome = Cancelled(Partial(), sent=True)
     faults.hit("effect.done", "attempt_model")
-    return receiver.slice, ModelEnded(outcome, live.cancellation.reason)
+    # A server that echoes its request must not put a credential of ours into a row.
+    secrets = known_secrets()
+    clean = conceal_value(outcome, secrets)
+    transport = take_down(ports, recording, clean, secrets, spelled=clean is not outcome)
+    return receiver.slice, ModelEnded(clean, live.cancellation.reason, transport)
 
 
 def _checked_body(ports: Ports, slice_: Slice, operation: Operation) -> RequestBody:
@@ -219,8 +251,8 @@ def _invoke(
         raise InvariantError(f"capability {spec.key} of kind {spec.kind} has no handler here")
     try:
         perform = prepare(ports, spec, arguments)
-    except RunError as error:
-        perform = Failure(error.code, Category.ENVIRONMENT, error.message, Executed.NOT_EXECUTED)
+    except CredentialError as error:
+        perform = _without_credential(error, Category.ENVIRONMENT)
     if isinstance(perform, Failure):
         return ToolEnded(failed(perform), None)
     live.begin_effect()
@@ -236,7 +268,7 @@ def _invoke(
     )
     result = perform(context, live.cancellation)
     faults.hit("effect.done", "attempt_call")
-    return ToolEnded(result, live.cancellation.reason)
+    return ToolEnded(conceal_value(result, known_secrets()), live.cancellation.reason)
 
 
 def _entered() -> None:

@@ -1,6 +1,7 @@
 """What an effect step brings back, in memory, until a commit makes it durable."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from agentloom_worker.cancellation import CancelReason
 from agentloom_worker.domain.capability import ToolResult
@@ -9,10 +10,14 @@ from agentloom_worker.domain.model import ModelOutcome
 
 @dataclass(frozen=True, slots=True)
 class ModelEnded:
-    """A model attempt that this process made. `reason` says who cancelled it, if anybody did."""
+    """A model attempt that this process made. `reason` says who cancelled it, if anybody did.
+
+    `transport` is what it received, encoded, where that is to be kept (runtime/transport.py).
+    """
 
     outcome: ModelOutcome
     reason: CancelReason | None
+    transport: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +33,23 @@ class MaybeSent:
     """An intent that an earlier claim may have sent: its outcome is unknown and nothing was done (A1)."""
 
 
+class Bound(StrEnum):
+    """What an endpoint has no more of."""
+
+    LANE = "lane"
+    WINDOW = "window"
+
+
 @dataclass(frozen=True, slots=True)
 class LaneFull:
-    """As many attempts as are allowed are under way at this endpoint: nothing was begun (A1). Ask again later."""
+    """As many attempts as are allowed are under way at this endpoint, or were begun there within the window.
+
+    Nothing was begun (A1). Ask again after the pause.
+    """
 
     endpoint: str
     pause_us: int
+    bound: Bound = Bound.LANE
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
 from agentloom_worker import limits
@@ -26,6 +27,15 @@ from agentloom_worker.storage.store import Store
 US = 1_000_000
 Key = TypeVar("Key")
 Value = TypeVar("Value")
+
+
+class KeepTransport(StrEnum):
+    """Of which model attempts the received bytes are kept (runtime/transport.py)."""
+
+    ALL = "all"
+    UNUSUAL = "unusual"  # those that failed, were cancelled or late, or ended oddly
+
+
 ALL_QUEUES = (Queue.CONTROL, Queue.MODEL, Queue.TOOLS, Queue.COMPACTION, Queue.MAINTENANCE)
 
 
@@ -45,6 +55,15 @@ class Settings:
     drain_s: float = limits.DRAIN_S
     # Endpoint (`host:port` as in base_url; `*`: each of the others) -> attempts at once in the fleet (runtime/lane.py).
     model_lanes: Mapping[str, int] = field(default_factory=dict)
+    # The same endpoints -> requests, and tokens, that the whole fleet may begin within `model_window_s`.
+    model_requests: Mapping[str, int] = field(default_factory=dict)
+    model_tokens: Mapping[str, int] = field(default_factory=dict)
+    model_window_s: float = limits.MODEL_WINDOW_S
+    keep_transport: KeepTransport = KeepTransport.UNUSUAL
+
+    def __post_init__(self) -> None:
+        # A process that is given its settings as JSON names it by its value.
+        object.__setattr__(self, "keep_transport", KeepTransport(self.keep_transport))
 
     @property
     def claim_ttl_us(self) -> int:

@@ -124,12 +124,12 @@ def history(
     Raises RequestError(CONTEXT_FORBIDDEN).
     """
     session = require_session(ports, authority)
-    roles = ports.store.list_root_roles(session.session_id)
     mine: list[Run] = []
     while len(mine) < limit:
         page = ports.store.list_ended_runs(
             session.session_id, run_no_max=session.run_head, after_seq=after_seq, limit=limit
         )
+        roles = ports.store.list_root_roles([run.run_id for run in page])
         mine += [run for run in page if roles.get(run.run_id) == authority.role_key]
         if len(page) < limit:
             break
@@ -190,7 +190,7 @@ def require_session(ports: Ports, authority: ReadAuthority) -> Session:
     newest = ports.store.newest_release(session.owner_id)
     if newest is not None and load_owned_release(ports, newest).release.role_key == authority.role_key:
         return session
-    if authority.role_key not in ports.store.list_root_roles(session.session_id).values():
+    if not ports.store.has_root_role(session.session_id, authority.role_key):
         raise _forbidden()
     return session
 

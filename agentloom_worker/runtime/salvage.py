@@ -1,13 +1,14 @@
 """The end of a run whose rows cannot all be read: a stop, an operator or the deadline ends it all the same.
 
 Only the steps of an end that stands on the run's own row are salvaged; any other step parks with its evidence. What
-can be read is closed as ever (RULINGS A3), what cannot is named on the run and left as it is.
+can be read is closed as ever (RULINGS A3) and goes on as ever (A5, A10), what cannot is named on the run and left as it
+is.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from agentloom_worker.domain.commit import Event, Part, Put, RunFence, RunMove, RuntimeCommit
+from agentloom_worker.domain.commit import Event, Part, Put, RunAccept, RunFence, RunMove, RuntimeCommit
 from agentloom_worker.domain.damage import DAMAGED, describe
 from agentloom_worker.domain.dispatch import Claim, Successor
 from agentloom_worker.domain.model import Executed
@@ -18,6 +19,7 @@ from agentloom_worker.frozen import replace
 from agentloom_worker.ids import RunId
 from agentloom_worker.runtime.dispatch import outbox_row
 from agentloom_worker.runtime.ending import close_operation, close_ticket, executed_so_far, worse
+from agentloom_worker.runtime.onward import go_on
 from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.runtime.result import RunEnd, hash_command
 from agentloom_worker.runtime.scopes import settled
@@ -32,11 +34,12 @@ _NAMED_MAX = 5
 class _End:
     """What one step of an end writes of a wreck."""
 
-    part: Part
+    parts: tuple[Part, ...]
     fence: RunFence
     puts: tuple[Put, ...] = ()
     events: tuple[Event, ...] = ()
     successors: tuple[Successor, ...] = ()
+    opens: RunAccept | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,8 @@ def salvage(ports: Ports, claim: Claim, run_id: RunId, error: Exception, *, load
     """Do a step of a run's end on what can be read of it.
 
     None for any other step, and where everything can be read: then `error`, which the step raised, is no damage.
-    `loaded` says that the slice was whole. Raises what reading the run's own row raises.
+    `loaded` says that the slice was whole. Raises what reading the run's own row raises. Its commit may conflict with
+    one that came since: then it is to be done again.
     """
     make = _SALVAGE.get(claim.step)
     wreck = ports.store.load_wreck(run_id) if make is not None else None
@@ -60,13 +64,13 @@ def salvage(ports: Ports, claim: Claim, run_id: RunId, error: Exception, *, load
     lost = _lost(ports, wreck)
     if not lost and not loaded:
         lost = (f"what run {run_id} has heard and said ({describe(error)})",)
-    end = make(wreck, lost) if lost else None
+    end = make(ports, wreck, lost) if lost else None
     if end is None:
         return None
     todo = RuntimeCommit(
         scope_id=run_id,
         key=claim.token.bytes,
-        parts=(end.part,),
+        parts=end.parts,
         session_id=wreck.run.session_id if end.fence.move is RunMove.END else None,
         claim=claim,
         fence=end.fence,
@@ -74,6 +78,9 @@ def salvage(ports: Ports, claim: Claim, run_id: RunId, error: Exception, *, load
         events=end.events,
         delete_run_rows=end.fence.move is not RunMove.CLEANED,
         outbox=tuple(outbox_row(ports, successor) for successor in end.successors),
+        accept=end.opens,
+        first=outbox_row(ports, end.opens.first) if end.opens is not None else None,
+        deadline=outbox_row(ports, end.opens.expiry) if end.opens is not None else None,
     )
     return Salvaged(todo, lost)
 
@@ -87,7 +94,7 @@ def _lost(ports: Ports, wreck: Wreck) -> tuple[str, ...]:
     return wreck.unreadable
 
 
-def _finalize(wreck: Wreck, lost: tuple[str, ...]) -> _End | None:
+def _finalize(ports: Ports, wreck: Wreck, lost: tuple[str, ...]) -> _End | None:
     run = wreck.run
     if run.end_cause is None:
         # Why the role ended stands in the node only, which may be what cannot be read.
@@ -110,37 +117,42 @@ def _finalize(wreck: Wreck, lost: tuple[str, ...]) -> _End | None:
     fields: list[tuple[str, object]] = [("loops", run.loops_used + consumed)]
     if run.end_code is not None:
         fields.append(("code", run.end_code))
+    onward = go_on(ports, run, wreck.deliveries, wreck.queue)
     key = f"finalize:{run.run_id}"
     return _End(
-        Part(key, hash_command(key, end.cause, end.code)),
-        RunFence(run.run_id, RunMove.END, consumed, reserved, None, end.status, end.cause, end.code, end.detail),
-        tuple(puts),
+        (Part(key, hash_command(key, end.cause, end.code)), *onward.parts),
+        RunFence(
+            run.run_id, RunMove.END, consumed, reserved, run.input_head, end.status, end.cause, end.code, end.detail
+        ),
+        (*puts, *onward.puts),
         (
+            *onward.events,
             Event("run.degraded", (("code", Code.ROWS_UNREADABLE.value), ("rows", len(lost)))),
             Event(f"run.{end.status}", tuple(fields)),
         ),
         (Successor("clean_up", run.run_id, f"cleanup:{run.run_id}:run"),),
+        onward.opens,
     )
 
 
-def _expire(wreck: Wreck, _lost: tuple[str, ...]) -> _End:
+def _expire(_ports: Ports, wreck: Wreck, _lost: tuple[str, ...]) -> _End:
     run, cause, code = wreck.run, EndCause.DEADLINE, Code.RUN_DEADLINE_EXCEEDED
     end = stop_end(cause, code, "the run's deadline passed")
     key = f"expire:{run.run_id}"
     return _End(
-        Part(key, stop_command(key, cause, code)),
+        (Part(key, stop_command(key, cause, code)),),
         RunFence(run.run_id, RunMove.STOP, status=end.status, cause=cause, code=code, detail=end.detail),
         events=(stop_event(cause),),
         successors=(stop_successor(run.run_id),),
     )
 
 
-def _clean(wreck: Wreck, _lost: tuple[str, ...]) -> _End:
+def _clean(_ports: Ports, wreck: Wreck, _lost: tuple[str, ...]) -> _End:
     key = f"cleanup:{wreck.run.run_id}:run"
-    return _End(Part(key, hash_command(key)), RunFence(wreck.run.run_id, RunMove.CLEANED))
+    return _End((Part(key, hash_command(key)),), RunFence(wreck.run.run_id, RunMove.CLEANED))
 
 
-_SALVAGE: dict[str, Callable[[Wreck, tuple[str, ...]], _End | None]] = {
+_SALVAGE: dict[str, Callable[[Ports, Wreck, tuple[str, ...]], _End | None]] = {
     "finalize_run": _finalize,
     "expire_run": _expire,
     "clean_up": _clean,

@@ -31,10 +31,10 @@ from agentloom_worker.runtime.failing import Failing
 from agentloom_worker.runtime.late import keep_late
 from agentloom_worker.runtime.lease import Keeper
 from agentloom_worker.runtime.live import Live
-from agentloom_worker.runtime.outcome import LaneFull, ModelEnded, Outcome, ToolEnded
+from agentloom_worker.runtime.outcome import Bound, LaneFull, ModelEnded, Outcome, ToolEnded
 from agentloom_worker.runtime.plan import Budget, Plan, Planner
 from agentloom_worker.runtime.ports import US, Ports
-from agentloom_worker.runtime.salvage import salvage
+from agentloom_worker.runtime.salvage import Salvaged, salvage
 from agentloom_worker.runtime.slice import Slice, load_slice
 from agentloom_worker.runtime.table import STEPS, EffectStep, PureStep
 from agentloom_worker.runtime.view import remember_view
@@ -161,22 +161,35 @@ class StepRunner:
 
     def _salvage(self, live: Live, run_id: RunId, error: Exception, *, loaded: bool) -> bool:
         """End a run without the rows that cannot be read; False if this step is none of its end, or can read them."""
-        saved = salvage(self._ports, live.claim, run_id, error, loaded=loaded)
-        if saved is None:
-            return False
+        for _ in range(limits.REBUILD_TRIES):
+            saved = salvage(self._ports, live.claim, run_id, error, loaded=loaded)
+            if saved is None:
+                return False
+            faults.hit("commit.before", live.claim.step)
+            try:
+                commit(self._ports, saved.commit, self.process_id)
+            except RevisionConflictError:
+                telemetry.count("rebuilds")
+                continue
+            faults.hit("commit.after", live.claim.step)
+            self._tell_salvaged(live, run_id, saved)
+            return True
+        raise RevisionConflictError(f"dispatch {live.claim.dispatch_id} after {limits.REBUILD_TRIES} tries: a row")
+
+    def _tell_salvaged(self, live: Live, run_id: RunId, saved: Salvaged) -> None:
+        """What was left as it is goes to the log, what others may take or hear of to them."""
         telemetry.count("steps_salvaged")
         for row in saved.unreadable:
             telemetry.log(logging.ERROR, "row_unreadable", run_id=run_id, step=live.claim.step, row=row)
-        faults.hit("commit.before", live.claim.step)
-        commit(self._ports, saved.commit, self.process_id)
-        faults.hit("commit.after", live.claim.step)
         if saved.commit.events:
             self._ports.on_event(run_id)
+        if saved.commit.accept is not None:
+            self._ports.on_event(saved.commit.accept.run_id)
         if saved.commit.fence is not None and saved.commit.fence.move is RunMove.STOP:
             self._ports.fast.push_cancel(run_id)
-        self._ports.publish([wake_up(row) for row in saved.commit.outbox])
+        first = (saved.commit.first,) if saved.commit.first is not None else ()
+        self._ports.publish([wake_up(row) for row in (*saved.commit.outbox, *first)])
         faults.hit("publish.after", live.claim.step)
-        return True
 
     def _record(self, live: Live, slice_: Slice, entry: EffectStep, outcome: Outcome, budget: Budget) -> Inline | None:
         """Commit an outcome; one that comes too late is kept on its attempt, once (RULINGS R3)."""
@@ -184,8 +197,12 @@ class StepRunner:
             keep_late(self._ports, live, slice_, outcome)
             return None
         if isinstance(outcome, LaneFull):
-            telemetry.count("lanes_full")
-            self._failing.hand_back(live, delay_us=outcome.pause_us, error=f"the lane of {outcome.endpoint} is full")
+            if outcome.bound is Bound.LANE:
+                telemetry.count("lanes_full")
+            else:
+                telemetry.count("windows_full")
+            error = f"the {outcome.bound} of {outcome.endpoint} is full"
+            self._failing.hand_back(live, delay_us=outcome.pause_us, error=error)
             return None
         if live.cancellation.reason is CancelReason.DRAIN and not _began(outcome):
             self._failing.hand_back(live, delay_us=0, error=None)

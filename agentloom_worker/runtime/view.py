@@ -19,7 +19,7 @@ from agentloom_worker.runtime.release import adapter_of, protocol_of
 
 
 def remember_view(ports: Ports, context: RoleContext, view: View) -> None:
-    """Keep a committed view for the next load; keyed by revision, so it can never be stale."""
+    """Keep a view whose content is settled for the next load; keyed by revision, so it can never be stale."""
     ports.views.put(context.context_id, CachedView(context.effective_revision, context.record_head, view))
 
 
@@ -62,12 +62,21 @@ def build_view(
     return _extend(adapter, begun, run, items)
 
 
-def add_history(ports: Ports, run: Run, release: FrozenRelease, prompted: View) -> View:
-    """A view that holds the prompt alone, with the session's earlier runs behind it: a run's first prepare."""
+def add_history(ports: Ports, run: Run, context: RoleContext, release: FrozenRelease, prompted: View) -> View:
+    """A view that holds the prompt alone, with the session's earlier runs behind it: a run's first prepare.
+
+    `context` has that one record. What it shows is fixed with the run, so it is kept before it is committed: a
+    prepare that is built again, since an input came meanwhile, does not read the history again.
+    """
+    kept = ports.views.get(context.context_id)
+    if kept is not None and (kept.revision, kept.record_head) == (context.effective_revision, context.record_head):
+        return kept.view
     first = Record(1, MessageKind.PROMPT, release.prompt)
     ended = read_ended(ports, run.session_id, run_no_max=history_of(run), recent=release.recent_runs)
     items = protocol_of(release).project(FrozenContext(run.run_id, run.run_no, (first,), ended))
-    return _extend(adapter_of(ports, release), prompted, run, islice(items, 1, None))
+    view = _extend(adapter_of(ports, release), prompted, run, islice(items, 1, None))
+    remember_view(ports, context, view)
+    return view
 
 
 def read_items(

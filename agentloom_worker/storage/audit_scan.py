@@ -17,7 +17,7 @@ from agentloom_worker.limits import AUDIT_BLOBS_PAGE, AUDIT_PAGE_ROWS
 from agentloom_worker.storage.blob import blob, unpack
 from agentloom_worker.storage.commit_log import scope_commit
 from agentloom_worker.storage.context import context_record, effective_entry, role_context
-from agentloom_worker.storage.operation import operation
+from agentloom_worker.storage.operation import attempt, operation
 from agentloom_worker.storage.owner import owner, release
 from agentloom_worker.storage.run import run
 from agentloom_worker.storage.session import queued_question, session, user_input
@@ -132,6 +132,15 @@ def list_foreign_blobs(conn: sa.Connection) -> Iterator[BlobUse]:
                 operation.join(run, run.c.run_id == operation.c.run_id),
             )
             for column in (operation.c.raw_blob_id, operation.c.effective_blob_id)
+        ),
+        (
+            attempt,
+            attempt.c.operation_id,
+            attempt.c.transport_blob_id,
+            run.c.owner_id,
+            attempt.join(operation, operation.c.operation_id == attempt.c.operation_id).join(
+                run, run.c.run_id == operation.c.run_id
+            ),
         ),
         (
             context_record,

@@ -47,6 +47,7 @@ BLOB_COLLECT = Template(
     " AND (SELECT 1 FROM user_input i WHERE i.blob_id = blob.blob_id LIMIT 1) IS NULL"
     " AND (SELECT 1 FROM operation o WHERE o.raw_blob_id = blob.blob_id LIMIT 1) IS NULL"
     " AND (SELECT 1 FROM operation e WHERE e.effective_blob_id = blob.blob_id LIMIT 1) IS NULL"
+    " AND (SELECT 1 FROM attempt a WHERE a.transport_blob_id = blob.blob_id LIMIT 1) IS NULL"
     " AND (SELECT 1 FROM context_record r WHERE r.blob_id = blob.blob_id LIMIT 1) IS NULL"
     " AND (SELECT 1 FROM effective_entry f WHERE f.effective_blob_id = blob.blob_id LIMIT 1) IS NULL"
     " RETURNING blob_id",

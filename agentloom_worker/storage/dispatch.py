@@ -291,7 +291,8 @@ def list_due(
         sa.select(table.c.dispatch_id)
         .where(table.c.parked_at.is_(None), table.c.claim_token.is_(None), table.c.not_before <= clock - patience_us)
         .where(table.c.queue.in_(queues))
-        .order_by(table.c.wake_at)
+        # Rows of one commit are due at the same instant: the calls of a batch begin in their order.
+        .order_by(table.c.wake_at, table.c.dispatch_id)
         .limit(limit)
     )
     return [DispatchId(row[0]) for row in conn.execute(query)]

@@ -95,11 +95,18 @@ def list_places(conn: sa.Connection, run_ids: Sequence[UUID]) -> dict[InputId, l
     return found
 
 
-def list_root_roles(conn: sa.Connection, session_id: UUID) -> dict[RunId, str]:
-    """The role of the root of each run of a session."""
+def has_root_role(conn: sa.Connection, session_id: UUID, role_key: str) -> bool:
+    """Whether a run of the session has this role at its root."""
     query = (
-        sa.select(node_task.c.run_id, node_task.c.role_key)
+        sa.select(node_task.c.node_id)
         .join(run, run.c.run_id == node_task.c.run_id)
-        .where(run.c.session_id == session_id)
+        .where(run.c.session_id == session_id, node_task.c.role_key == role_key)
+        .limit(1)
     )
+    return conn.execute(query).first() is not None
+
+
+def list_root_roles(conn: sa.Connection, run_ids: Sequence[UUID]) -> dict[RunId, str]:
+    """The role of the root of each of some runs."""
+    query = sa.select(node_task.c.run_id, node_task.c.role_key).where(node_task.c.run_id.in_(run_ids))
     return {RunId(row.run_id): row.role_key for row in conn.execute(query)}

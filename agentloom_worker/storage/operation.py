@@ -85,6 +85,15 @@ attempt = sa.Table(
     sa.Column("detail", sa.Text),
     sa.Column("partial", Bytes),
     sa.Column("late_ref", Bytes),
+    sa.Column("transport", Bytes),
+    sa.Column("transport_blob_id", sa.Uuid, sa.ForeignKey("blob.blob_id")),
+    # Serves the collection of blobs; most attempts have none.
+    sa.Index(
+        "attempt_transport_blob_ix",
+        "transport_blob_id",
+        postgresql_where=sa.text("transport_blob_id IS NOT NULL"),
+        sqlite_where=sa.text("transport_blob_id IS NOT NULL"),
+    ),
     **HOT,
 )
 
@@ -126,12 +135,14 @@ ATTEMPT_INSERT = Template(
 ATTEMPT_END = Template(
     "attempt_end",
     "operation_id:uuid attempt_no:int state:text maybe_sent:bool first_at:int first_kind:text first_display:bool"
-    " http_status:int code:text category:text reason:text detail:text partial:bytes",
+    " http_status:int code:text category:text reason:text detail:text partial:bytes transport:bytes"
+    " transport_blob_id:uuid",
     "UPDATE attempt SET state = :state, maybe_sent = :maybe_sent, ended_at = {now},"
     " first_output_at = coalesce(first_output_at, :first_at),"
     " first_output_kind = coalesce(first_output_kind, :first_kind),"
     " first_output_display = coalesce(first_output_display, :first_display), http_status = :http_status,"
-    " code = :code, category = :category, reason = :reason, detail = :detail, partial = :partial"
+    " code = :code, category = :category, reason = :reason, detail = :detail, partial = :partial,"
+    " transport = :transport, transport_blob_id = :transport_blob_id"
     " WHERE operation_id = :operation_id AND attempt_no = :attempt_no AND state = 'intent'",
     entity="attempt",
     miss=Miss.REVISION_CONFLICT,
@@ -147,11 +158,13 @@ ATTEMPT_FIRST_OUTPUT = Template(
 )
 ATTEMPT_LATE = Template(
     "attempt_late",
-    "operation_id:uuid attempt_no:int late:bytes first_at:int first_kind:text first_display:bool",
+    "operation_id:uuid attempt_no:int late:bytes first_at:int first_kind:text first_display:bool transport:bytes"
+    " transport_blob_id:uuid",
     "UPDATE attempt SET late_ref = :late, late_at = {now},"
     " first_output_at = coalesce(first_output_at, :first_at),"
     " first_output_kind = coalesce(first_output_kind, :first_kind),"
-    " first_output_display = coalesce(first_output_display, :first_display)"
+    " first_output_display = coalesce(first_output_display, :first_display),"
+    " transport = coalesce(transport, :transport), transport_blob_id = coalesce(transport_blob_id, :transport_blob_id)"
     " WHERE operation_id = :operation_id AND attempt_no = :attempt_no AND late_ref IS NULL",
     entity="attempt.late",
     miss=Miss.REVISION_CONFLICT,
@@ -255,6 +268,7 @@ def write_attempt(before: Attempt | None, after: Attempt) -> list[Statement]:
     display = first.has_display_content if first else None
     if after.state is AttemptState.INTENT:
         return [ATTEMPT_FIRST_OUTPUT(after.operation_id, after.attempt_no, after.first_output_at, kind, display)]
+    transport = after.transport or Payload()
     return [
         ATTEMPT_END(
             after.operation_id,
@@ -270,6 +284,8 @@ def write_attempt(before: Attempt | None, after: Attempt) -> list[Statement]:
             after.reason,
             after.detail,
             after.partial,
+            transport.inline,
+            transport.blob_id,
         )
     ]
 
@@ -386,6 +402,7 @@ def to_attempt(row: Any) -> Attempt:
         reason=row.reason,
         partial=bytes(row.partial) if row.partial is not None else None,
         late=bytes(row.late_ref) if row.late_ref is not None else None,
+        transport=_payload(row.transport, row.transport_blob_id),
         started_at=row.started_at,
         ended_at=row.ended_at,
     )

@@ -528,6 +528,12 @@ def load_node(conn: sa.Connection, run_id: UUID) -> NodeTask | None:
     return None if row is None else to_node(row)
 
 
+def find_node(conn: sa.Connection, run_id: UUID) -> NodeId | None:
+    """The id of the root role's node: whoever wants no more reads no continuation, which may be damaged."""
+    found = conn.scalar(sa.select(node_task.c.node_id).where(node_task.c.run_id == run_id))
+    return None if found is None else NodeId(found)
+
+
 def to_node(row: Any) -> NodeTask:
     """A node from a row with all of its columns."""
     return NodeTask(

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from agentloom_worker.canonical import canonical_bytes
 from agentloom_worker.clock import Clock
 from agentloom_worker.domain.commit import BlobPut, CommitReceipt, RuntimeCommit
-from agentloom_worker.domain.operation import Attempt
+from agentloom_worker.domain.operation import Attempt, Payload
 from agentloom_worker.domain.run import RunStatus
 from agentloom_worker.errors import (
     AgentloomError,
@@ -88,7 +88,7 @@ class Store(Claims, Slices, Clients, History, Upkeep):
 
     def save_late(self, attempt: Attempt, late: bytes) -> bool:
         """`late:<attempt>`: a fact of a voided claim, written once, fenced by nothing (RULINGS R3)."""
-        first = attempt.first_output
+        first, transport = attempt.first_output, attempt.transport or Payload()
         statement = operation.ATTEMPT_LATE(
             attempt.operation_id,
             attempt.attempt_no,
@@ -96,6 +96,8 @@ class Store(Claims, Slices, Clients, History, Upkeep):
             attempt.first_output_at,
             first.kind.value if first else None,
             first.has_display_content if first else None,
+            transport.inline,
+            transport.blob_id,
         )
         try:
             self.driver.apply([statement])

@@ -75,13 +75,18 @@ class History(Access):
     def load_root_context(self, run_id: UUID) -> RoleContext | None:
         """The context of a run's root role."""
         with self.read() as conn:
-            node = run.load_node(conn, run_id)
-            return None if node is None else context.load_context(conn, node.node_id)
+            node_id = run.find_node(conn, run_id)
+            return None if node_id is None else context.load_context(conn, node_id)
 
-    def list_root_roles(self, session_id: UUID) -> dict[RunId, str]:
-        """The role of the root of each run of a session."""
+    def has_root_role(self, session_id: UUID, role_key: str) -> bool:
+        """Whether a run of the session has this role at its root."""
         with self.read() as conn:
-            return history.list_root_roles(conn, session_id)
+            return history.has_root_role(conn, session_id, role_key)
+
+    def list_root_roles(self, run_ids: Sequence[RunId]) -> dict[RunId, str]:
+        """The role of the root of each of some runs."""
+        with self.read() as conn:
+            return history.list_root_roles(conn, run_ids)
 
     def load_node(self, run_id: UUID) -> NodeTask | None:
         """The root role's node of a run."""

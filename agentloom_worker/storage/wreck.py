@@ -22,7 +22,8 @@ from agentloom_worker.domain.run import (
     ScopeStatus,
     TicketState,
 )
-from agentloom_worker.storage import context, operation, run
+from agentloom_worker.domain.session import DeliveryState, InputKind, QueuedQuestion, QueueState, UserInputDelivery
+from agentloom_worker.storage import context, operation, run, session
 
 _OPEN = [status.value for status in OperationStatus if not status.settled]
 _Row = TypeVar("_Row")
@@ -33,7 +34,8 @@ class Wreck:
     """What can be read of a run for its end, and what cannot (`table key (why)`).
 
     `operations` are the open ones and those of a reserved ticket, `attempts` all of theirs, `tickets` the
-    reserved ones, `scopes` those that run.
+    reserved ones, `scopes` those that run. `deliveries` are those that no output has delivered, with the kind of their
+    input, in the order of the inputs; `queue` the session's questions that wait, the next one first.
     """
 
     run: Run
@@ -42,6 +44,8 @@ class Wreck:
     operations: tuple[Operation, ...]
     attempts: tuple[Attempt, ...]
     tickets: tuple[LoopTicket, ...]
+    deliveries: tuple[tuple[UserInputDelivery, InputKind], ...]
+    queue: tuple[QueuedQuestion, ...]
     unreadable: tuple[str, ...]
 
 
@@ -72,6 +76,10 @@ def load_wreck(conn: sa.Connection, run_id: UUID) -> Wreck | None:
     theirs = operation.attempt.c.operation_id.in_([each.operation_id for each in operations])
     attempts = reader.read(operation.attempt, theirs, operation.to_attempt) if operations else []
     scopes: tuple[GraphExecution | AgentInvocation, ...] = (*graphs, *invocations)
+    deliveries = _read_deliveries(reader, run_id)
+    one_queued = session.queued_question.c
+    queued = sa.and_(one_queued.session_id == found.session_id, one_queued.state == QueueState.QUEUED.value)
+    queue = reader.read(session.queued_question, queued, session.to_queued)
     return Wreck(
         found,
         tuple(nodes),
@@ -79,8 +87,28 @@ def load_wreck(conn: sa.Connection, run_id: UUID) -> Wreck | None:
         tuple(operations),
         tuple(attempts),
         tuple(tickets),
+        tuple(deliveries),
+        tuple(sorted(queue, key=lambda question: question.place)),
         tuple(reader.unreadable),
     )
+
+
+def _read_deliveries(reader: "_Reader", run_id: UUID) -> list[tuple[UserInputDelivery, InputKind]]:
+    """What no output has delivered, whatever became of the words; without its input's row it cannot be carried on."""
+    one = session.user_input_delivery.c
+    open_ = [DeliveryState.PENDING.value, DeliveryState.CLAIMED.value]
+    where = sa.and_(one.target_run_id == run_id, one.state.in_(open_))
+    deliveries = reader.read(session.user_input_delivery, where, session.to_delivery)
+    wanted = session.user_input.c.input_id.in_([each.input_id for each in deliveries])
+    inputs = reader.read(session.user_input, wanted, _to_kind, least=len(deliveries)) if deliveries else []
+    kinds = {input_id: kind for input_id, _, kind in sorted(inputs, key=lambda each: each[1])}
+    places = {input_id: place for place, input_id in enumerate(kinds)}
+    known = [(each, kinds[each.input_id]) for each in deliveries if each.input_id in kinds]
+    return sorted(known, key=lambda each: places[each[0].input_id])
+
+
+def _to_kind(row: Any) -> tuple[UUID, int, InputKind]:
+    return row.input_id, row.input_seq, InputKind(row.kind)
 
 
 class _Reader:

@@ -9,6 +9,8 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from agentloom_worker.wire.release import Slug
+
 REPLY_QUEUE = r"^[A-Za-z0-9._:-]{1,200}$"
 
 
@@ -28,7 +30,7 @@ class OpenSession(Command):
     `on_busy` says what becomes of a question while a run of the session lives.
     """
 
-    agent_id: str
+    agent_id: Slug
     session_id: UUID
     on_busy: Literal["reject", "supplement", "enqueue", "interrupt"] = "reject"
 

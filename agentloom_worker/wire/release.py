@@ -166,9 +166,6 @@ class DialectDocument(_Document):
     reasoning_if_empty: bool = Field(
         default=False, description="Send the field with calls also where the model gave no reasoning."
     )
-    encrypted_reasoning: bool = Field(
-        default=False, description="What goes back of a Responses model's reasoning is its `encrypted_content`."
-    )
     output_limit_field: OutputLimitField = Field(default="max_tokens", description="What bounds the output.")
     auth_header: HeaderName = Field(default="Authorization", description="The header that carries the key.")
     auth_prefix: HeaderText = Field(default="Bearer ", description="What stands before the key. Never a secret.")
@@ -210,7 +207,7 @@ class ModelDocument(_Document):
     )
     credential: Credential | None = Field(
         default=None,
-        description="Where the secret is found: `env:NAME` or `file:PATH`. Never the secret itself.",
+        description="Where the secret is found: `env:NAME`, `file:PATH` or `PROVIDER:NAME`. Never the secret itself.",
     )
     first_output_timeout_ms: Milliseconds = Field(
         default=FIRST_OUTPUT_TIMEOUT_MS,
@@ -251,7 +248,8 @@ class HttpHeaderDocument(_Document):
 
     value: HeaderText | None = Field(default=None, description="The value. Never a secret.")
     credential: Credential | None = Field(
-        default=None, description="Where the secret is found: `env:NAME` or `file:PATH`. Read at each attempt."
+        default=None,
+        description="Where the secret is found: `env:NAME`, `file:PATH` or `PROVIDER:NAME`. Read at each attempt.",
     )
     prefix: HeaderText | None = Field(default=None, description="Stands before the secret, such as `Bearer `.")
 

@@ -19,7 +19,10 @@ SLUG = "^[a-z0-9]+(-[a-z0-9]+)*$"
 KEY = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*$"
 MODEL_NAME = r"^[a-zA-Z0-9_\-]{1,64}$"
 HANDLER = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*(:[A-Za-z_][A-Za-z0-9_.]*)?$"
-CREDENTIAL = r"^(env:[A-Za-z_][A-Za-z0-9_]*|file:[^\u0000]+)$"
+# A provider's name is any but `env`, in what pydantic's regular expressions have.
+_PROVIDER = "([a-z][a-z0-9]{3,31}|[a-z][a-z0-9]|[a-df-z][a-z0-9]{2}|e[a-mo-z0-9][a-z0-9]|en[a-uw-z0-9])"
+_NAME = r"[^/\u0000-\u0020\u007f][^\u0000-\u0020\u007f]*"
+CREDENTIAL = rf"^(env:[A-Za-z_][A-Za-z0-9_]*|file:[^\u0000]+|{_PROVIDER}:{_NAME})$"
 RATIO = "^0[.][0-9]*[1-9][0-9]*$"
 HEADER_NAME = r"^[A-Za-z0-9!#$%&'*+.^_`|~\-]+$"
 HEADER_TEXT = r"^[\x20-\x7e]*$"
@@ -31,7 +34,7 @@ PATTERN_TEXT = {
     KEY: "must be a key: letters, digits, `_`, `-` and `.`",
     MODEL_NAME: "must match ^[a-zA-Z0-9_-]{1,64}$, since models accept no other names",
     HANDLER: "must be `package.module:function` or the name of an entry point",
-    CREDENTIAL: "must be a reference, `env:NAME` or `file:PATH`; a secret never stands in a release",
+    CREDENTIAL: "must be a reference, `env:NAME`, `file:PATH` or `PROVIDER:NAME`; a secret never stands in a release",
     RATIO: 'must be decimal text between 0 and 1, both excluded, such as "0.80"',
     HEADER_NAME: "must be the name of a header",
     HEADER_TEXT: "must be printable ASCII on one line",

@@ -26,7 +26,7 @@ _VALUES = {
     "operation_executed": "not_executed executed unknown",
     "operation_kind": "model tool internal",
     "operation_status": "prepared attempting completed failed cancelled unknown",
-    "queued_question_state": "queued started withdrawn",
+    "queued_question_state": "queued started withdrawn failed",
     "run_cleanup_state": "none pending retrying done blocked",
     "run_end_cause": "answer failure stop deadline quota",
     "run_status": "queued running stopping succeeded failed cancelled timed_out budget_exhausted",
@@ -37,6 +37,7 @@ _VALUES = {
 
 # What may refer to a blob: index, table, column.
 _BLOB_INDEXES = (
+    ("attempt_transport_blob_ix", "attempt", "transport_blob_id"),
     ("context_record_blob_ix", "context_record", "blob_id"),
     ("effective_entry_blob_ix", "effective_entry", "effective_blob_id"),
     ("operation_raw_blob_ix", "operation", "raw_blob_id"),
@@ -81,32 +82,6 @@ def upgrade() -> None:
             $$ SELECT coalesce(fixed, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) $$
             """
         )
-    op.create_table(
-        "attempt",
-        sa.Column("operation_id", sa.Uuid(), nullable=False),
-        sa.Column("attempt_no", sa.Integer(), nullable=False),
-        sa.Column("epoch", sa.Integer(), nullable=False),
-        sa.Column("started_at", sa.BigInteger(), nullable=False),
-        sa.Column("ended_at", sa.BigInteger(), nullable=True),
-        sa.Column("first_output_at", sa.BigInteger(), nullable=True),
-        sa.Column("late_at", sa.BigInteger(), nullable=True),
-        sa.Column("http_status", sa.Integer(), nullable=True),
-        sa.Column("maybe_sent", sa.Boolean(), nullable=False),
-        sa.Column("first_output_display", sa.Boolean(), nullable=True),
-        sa.Column("state", _one_of("attempt_state"), nullable=False),
-        sa.Column("first_output_kind", _one_of("attempt_first_output_kind"), nullable=True),
-        sa.Column("code", sa.Text(), nullable=True),
-        sa.Column("category", _one_of("attempt_category"), nullable=True),
-        sa.Column("reason", sa.Text(), nullable=True),
-        sa.Column("detail", sa.Text(), nullable=True),
-        sa.Column("partial", sa.LargeBinary(), nullable=True),
-        sa.Column("late_ref", sa.LargeBinary(), nullable=True),
-        _check("category", "attempt_category"),
-        _check("first_output_kind", "attempt_first_output_kind"),
-        _check("state", "attempt_state"),
-        sa.PrimaryKeyConstraint("operation_id", "attempt_no", name=op.f("attempt_pkey")),
-        postgresql_with={"fillfactor": 70},
-    )
     op.create_table(
         "call_batch",
         sa.Column("batch_id", sa.Uuid(), nullable=False),
@@ -247,6 +222,35 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["owner_id"], ["owner.owner_id"], name=op.f("blob_owner_id_fkey")),
         sa.PrimaryKeyConstraint("blob_id", name=op.f("blob_pkey")),
         sa.UniqueConstraint("owner_id", "sha256", name=op.f("blob_owner_id_sha256_key")),
+    )
+    op.create_table(
+        "attempt",
+        sa.Column("operation_id", sa.Uuid(), nullable=False),
+        sa.Column("attempt_no", sa.Integer(), nullable=False),
+        sa.Column("epoch", sa.Integer(), nullable=False),
+        sa.Column("started_at", sa.BigInteger(), nullable=False),
+        sa.Column("ended_at", sa.BigInteger(), nullable=True),
+        sa.Column("first_output_at", sa.BigInteger(), nullable=True),
+        sa.Column("late_at", sa.BigInteger(), nullable=True),
+        sa.Column("http_status", sa.Integer(), nullable=True),
+        sa.Column("maybe_sent", sa.Boolean(), nullable=False),
+        sa.Column("first_output_display", sa.Boolean(), nullable=True),
+        sa.Column("state", _one_of("attempt_state"), nullable=False),
+        sa.Column("first_output_kind", _one_of("attempt_first_output_kind"), nullable=True),
+        sa.Column("code", sa.Text(), nullable=True),
+        sa.Column("category", _one_of("attempt_category"), nullable=True),
+        sa.Column("reason", sa.Text(), nullable=True),
+        sa.Column("detail", sa.Text(), nullable=True),
+        sa.Column("partial", sa.LargeBinary(), nullable=True),
+        sa.Column("late_ref", sa.LargeBinary(), nullable=True),
+        sa.Column("transport", sa.LargeBinary(), nullable=True),
+        sa.Column("transport_blob_id", sa.Uuid(), nullable=True),
+        _check("category", "attempt_category"),
+        _check("first_output_kind", "attempt_first_output_kind"),
+        _check("state", "attempt_state"),
+        sa.ForeignKeyConstraint(["transport_blob_id"], ["blob.blob_id"], name=op.f("attempt_transport_blob_id_fkey")),
+        sa.PrimaryKeyConstraint("operation_id", "attempt_no", name=op.f("attempt_pkey")),
+        postgresql_with={"fillfactor": 70},
     )
     op.create_table(
         "session",
@@ -641,6 +645,7 @@ def downgrade() -> None:
     )
     op.drop_table("context_record")
     op.drop_table("session")
+    op.drop_table("attempt")
     op.drop_table("blob")
     op.drop_table("worker_process")
     op.drop_table("scope_commit")
@@ -656,7 +661,6 @@ def downgrade() -> None:
     op.drop_table("loop_ticket")
     op.drop_table("effective_revision")
     op.drop_table("call_batch")
-    op.drop_table("attempt")
     if op.get_bind().dialect.name == "postgresql":
         for domain in _VALUES:
             op.execute(f"DROP DOMAIN {domain}")

@@ -19,6 +19,7 @@ from agentloom_worker.devmodel import DevModel, parse_script
 from agentloom_worker.domain.dispatch import DispatchRow
 from agentloom_worker.domain.operation import Attempt, Operation, OperationKind
 from agentloom_worker.domain.run import Run
+from agentloom_worker.domain.session import OnBusy
 from agentloom_worker.embedded import Dispatcher, make_dispatcher
 from agentloom_worker.ids import RunId, SessionId
 from agentloom_worker.runtime.accept import accept_question
@@ -60,7 +61,14 @@ def dev_model(*turns: dict[str, Any], **options: Any) -> DevModel:
     return DevModel(parse_script({"schema_version": 1, "turns": list(turns), **options}))
 
 
-def ask(ports: Ports, document: dict[str, Any], text: str = "What now?", *, session_of: RunId | None = None) -> RunId:
+def ask(
+    ports: Ports,
+    document: dict[str, Any],
+    text: str = "What now?",
+    *,
+    session_of: RunId | None = None,
+    on_busy: OnBusy = OnBusy.REJECT,
+) -> RunId:
     """Publish a release and ask, in the session of an earlier run or in a new one; nothing has run yet."""
     agent_id = publish_release(ports, document).agent_id
     owner = ports.store.find_owner(agent_id)
@@ -69,7 +77,7 @@ def ask(ports: Ports, document: dict[str, Any], text: str = "What now?", *, sess
         session_id = run_of(ports, session_of).session_id
     else:
         session_id = SessionId(ports.ids.new())
-        ports.store.open_session(session_id, owner)
+        ports.store.open_session(session_id, owner, on_busy)
     session = ports.store.load_session(session_id)
     assert session is not None
     return run_of_receipt(accept_question(ports, session, text, None, str(ports.ids.new())))

@@ -36,6 +36,8 @@ REQUIREMENTS = {
         (
             "acceptance/test_history.py::test_C02_L02_five_supplements_are_five_inputs_of_one_run_and_outlive_its_process",
             "acceptance/test_inputs.py::test_C02_five_supplements_are_five_inputs_of_one_run_and_reach_its_next_loop_in_order",
+            "acceptance/test_delivery_oracle.py::test_C02_C07_C08_L13_every_input_is_where_the_account_says_whatever_happens",
+            "acceptance/test_delivery_oracle.py::test_C02_C07_C08_L13_the_same_for_long",
         ),
     ),
     "C03": Requirement(
@@ -53,10 +55,13 @@ REQUIREMENTS = {
         "all",
         (
             "acceptance/test_inputs.py::test_C07_what_is_no_output_delivers_nothing_and_an_empty_answer_delivers",
+            "acceptance/test_receipt.py::test_C07_a_receipt_that_cannot_be_saved_ends_the_delivery_and_closes_the_stream",
             "acceptance/test_inputs.py::test_L14_C07_a_first_output_delivers_though_its_response_never_becomes_whole",
             "contract/test_adapters.py::test_C07_a_call_counts_by_its_name_and_its_arguments",
             "contract/test_adapters.py::test_C07_the_first_output_is_reported_once_and_with_its_kind",
             "unit/llm/test_responses_assembly.py::test_C07_what_counts_as_output_of_responses",
+            "acceptance/test_delivery_oracle.py::test_C02_C07_C08_L13_every_input_is_where_the_account_says_whatever_happens",
+            "acceptance/test_delivery_oracle.py::test_C02_C07_C08_L13_the_same_for_long",
         ),
     ),
     "C08": Requirement(
@@ -68,6 +73,8 @@ REQUIREMENTS = {
             "integration/test_races_inputs.py::test_C08_a_supplement_and_the_end_of_the_run_in_both_orders",
             "integration/test_races_inputs.py::test_C08_an_end_before_the_first_output_is_not_undone_by_it",
             "integration/test_races_inputs.py::test_C08_on_sqlite_threads_that_race_leave_each_supplement_in_one_place",
+            "acceptance/test_delivery_oracle.py::test_C02_C07_C08_L13_every_input_is_where_the_account_says_whatever_happens",
+            "acceptance/test_delivery_oracle.py::test_C02_C07_C08_L13_the_same_for_long",
         ),
     ),
     "C09": Requirement(
@@ -184,6 +191,7 @@ REQUIREMENTS = {
         "the history: a broken stream is marked material, never a message of the model",
         (
             "acceptance/test_history.py::test_L07_L12_L14_an_answer_that_broke_off_is_marked_material_of_recent_runs_and_no_decision",
+            "acceptance/test_history.py::test_L12_an_answer_that_broke_off_cannot_speak_for_the_runtime",
         ),
     ),
     "L13": Requirement(
@@ -191,6 +199,8 @@ REQUIREMENTS = {
         "all",
         (
             "acceptance/test_inputs.py::test_L13_a_claimed_supplement_without_a_first_output_goes_to_the_next_question_once",
+            "acceptance/test_delivery_oracle.py::test_C02_C07_C08_L13_every_input_is_where_the_account_says_whatever_happens",
+            "acceptance/test_delivery_oracle.py::test_C02_C07_C08_L13_the_same_for_long",
         ),
     ),
     "L14": Requirement(
@@ -287,6 +297,7 @@ REQUIREMENTS = {
         "all; scaled",
         (
             "acceptance/test_durability.py::test_D06_duplicate_messages_for_claimed_finished_and_vanished_rows_change_nothing",
+            "integration/test_fleet.py::test_D06_a_message_of_no_known_form_is_dropped_without_its_words_and_ends_no_worker",
             "integration/test_fleet.py::test_D06_duplicate_and_foreign_messages_change_nothing_and_all_runs_end_right",
             "integration/test_fleet_cases.py::test_D06_each_of_many_duplicates_is_taken_once_and_changes_nothing",
             "integration/test_races_claims.py::test_D06_duplicate_wake_ups_end_without_a_trace",
@@ -621,6 +632,8 @@ REQUIREMENTS = {
             "unit/llm/test_chat_assembly.py::test_S04_interleaved_indexes_stay_apart_and_keep_their_order",
             "unit/llm/test_chat_assembly.py::test_S04_names_are_not_joined",
             "unit/llm/test_chat_assembly.py::test_S04_output_after_the_finish_reason_is_an_error",
+            "unit/llm/test_llama_responses.py::test_S04_a_fragment_of_no_known_item_is_a_protocol_error",
+            "unit/llm/test_llama_responses.py::test_S04_calls_without_an_index_are_told_apart_by_their_ids",
             "unit/llm/test_openai_chat.py::test_S04_a_call_over_three_deltas_is_one_call",
             "unit/llm/test_openai_chat.py::test_S04_two_calls_on_one_index_are_a_protocol_error_and_never_joined",
             "unit/llm/test_openai_responses.py::test_S04_a_call_of_responses_over_three_deltas_is_one_call",
@@ -651,6 +664,7 @@ REQUIREMENTS = {
         (
             "contract/test_adapters.py::test_S06_a_filtered_answer_says_so",
             "contract/test_adapters.py::test_S06_a_refusal_is_kept_apart_from_text",
+            "unit/llm/test_golden_cuts.py::test_S06_S07_S08_a_stream_that_is_broken_off_anywhere_is_not_complete",
             "unit/llm/test_openai_chat.py::test_S06_a_content_filter_is_carried_as_finish_reason",
             "unit/llm/test_openai_chat.py::test_S06_a_refusal_is_kept_apart_from_text_and_counts_as_output",
             "unit/llm/test_openai_responses.py::test_S06_a_refusal_of_responses_is_kept_apart_from_text",
@@ -666,6 +680,7 @@ REQUIREMENTS = {
             "unit/llm/test_chat_assembly.py::test_S07_reasoning_stays_apart_and_is_not_doubled",
             "unit/llm/test_chat_roles.py::test_S07_an_accepted_answer_keeps_its_reasoning_apart_from_its_text",
             "unit/llm/test_chat_roles.py::test_S07_reasoning_goes_back_as_the_profile_says",
+            "unit/llm/test_golden_cuts.py::test_S06_S07_S08_a_stream_that_is_broken_off_anywhere_is_not_complete",
             "unit/llm/test_openai_chat.py::test_S07_reasoning_is_apart_from_text_and_counts_as_output",
             "unit/llm/test_openai_responses.py::test_S07_reasoning_is_sent_back_sealed_in_the_turn_of_its_call",
             "unit/llm/test_openai_responses.py::test_S07_reasoning_of_responses_is_apart_from_text_and_counts_as_output",
@@ -679,6 +694,7 @@ REQUIREMENTS = {
         "all",
         (
             "contract/test_adapters.py::test_S08_calls_stand_whatever_the_finish_reason_says",
+            "unit/llm/test_golden_cuts.py::test_S06_S07_S08_a_stream_that_is_broken_off_anywhere_is_not_complete",
             "unit/llm/test_openai_chat.py::test_S08_calls_stand_although_the_finish_reason_says_stop",
             "unit/llm/test_responses_assembly.py::test_S08_an_unfinished_call_in_a_completed_answer_is_an_error",
         ),
@@ -691,6 +707,7 @@ REQUIREMENTS = {
             "acceptance/test_streams.py::test_S09_a_failed_response_of_another_class_ends_the_run_at_once",
             "acceptance/test_streams.py::test_S09_a_run_over_responses_calls_its_tools_and_ends_by_a_completed_answer",
             "acceptance/test_streams.py::test_S09_an_incomplete_response_is_a_truncated_answer_and_is_not_sent_again",
+            "unit/llm/test_llama_responses.py::test_S09_a_recorded_stream_of_a_real_server_is_read",
             "unit/llm/test_openai_responses.py::test_S09_a_bare_error_event_is_a_provider_error",
             "unit/llm/test_openai_responses.py::test_S09_completed_is_complete_also_when_nothing_was_said",
             "unit/llm/test_openai_responses.py::test_S09_failed_is_a_provider_error",
@@ -720,6 +737,7 @@ REQUIREMENTS = {
             "unit/llm/test_openai_chat_limits.py::test_S10_a_stall_after_output_ends_by_the_idle_limit_if_one_is_set",
             "unit/llm/test_openai_chat_limits.py::test_S10_a_stall_ends_by_the_deadline_always",
             "unit/llm/test_openai_responses.py::test_S10_a_json_response_in_place_of_a_stream_is_complete_when_whole",
+            "contract/test_adapters.py::test_S10_a_packing_of_packings_is_not_unpacked",
         ),
     ),
     "K01": Requirement(

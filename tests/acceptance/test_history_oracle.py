@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from agentloom_worker.audit import run_audit
 from agentloom_worker.domain.operation import OperationKind
 from agentloom_worker.domain.recipe import Recipe
 from agentloom_worker.llm.adapters.scripted import ScriptedTurn, TextTurn
@@ -28,14 +29,15 @@ TURNS = st.one_of(
     st.just(TextTurn("cut", finish_reason="length")),
 )
 ENDS = st.sampled_from(["runs out", "stop", "expire", "hold the call", "hold the model"])
+SAID = WORDS.filter(lambda text: bool(text.strip()))
 # A run: its question, its turns, supplements after so many rows each, when it ends and how, what is said after it.
 RUNS = st.tuples(
-    WORDS.filter(lambda text: bool(text.strip())),
+    SAID,
     st.lists(TURNS, max_size=4),
-    st.lists(st.tuples(st.integers(0, 5), WORDS), max_size=3),
+    st.lists(st.tuples(st.integers(0, 5), SAID), max_size=3),
     st.integers(0, 9),
     ENDS,
-    st.lists(WORDS, max_size=2),
+    st.lists(SAID, max_size=2),
 )
 Planned = tuple[str, list[ScriptedTurn], list[tuple[int, str]], int, str, list[str]]
 
@@ -49,13 +51,11 @@ def _live_through(conversation: Conversation, plan: Planned) -> None:
         if conversation.live is not None:
             conversation.add(text)
     conversation.steps(rows)
-    if conversation.live is None:
-        conversation.carry()
-    elif end == "runs out":
+    if end == "runs out":
         conversation.finish()
     elif end == "expire":
         conversation.expire()
-    else:
+    elif conversation.live is not None:
         step = {"hold the call": "attempt_call", "hold the model": "attempt_model"}.get(end)
         free = [row.step for row in conversation.ports.store.list_dispatches(run_id=conversation.runs[-1])]
         if step in free:
@@ -103,6 +103,7 @@ def test_C01_L01_L07_requests_of_any_session_show_what_the_oracle_expects(
         frozen = [json.loads(body)["messages"] for body in bodies]
         assert seen == len(frozen)
         assert all(messages in frozen for messages in conversation.requests)
+        assert run_audit(conversation.ports) == ()
     finally:
         conversation.worker.close()
 

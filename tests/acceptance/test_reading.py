@@ -18,7 +18,7 @@ from agentloom_worker.limits import PREVIEW_BYTES
 from agentloom_worker.llm.adapters.scripted import TextTurn
 from agentloom_worker.runtime.reading import history, materialize
 from tests.acceptance.harness import frozen_bodies, model_operations, operations
-from tests.conversation import STEPWISE, Conversation, calls, converse
+from tests.conversation import STEPWISE, Conversation, calls, converse, count_statements, names
 
 NOBODY = UUID(int=1)
 
@@ -156,3 +156,13 @@ def test_a_session_is_read_in_pages_with_every_input_where_it_stands(conversatio
     # A run that has not ended is no history yet.
     conversation.ask("fourth")
     assert history(ports, authority) == rounds
+
+
+def test_a_page_of_a_session_looks_at_the_roles_of_its_own_runs_only(conversation: Conversation) -> None:
+    """A session of weeks has thousands of runs: what a page costs must not grow with them."""
+    ports, authority = conversation.ports, _mine(conversation)
+    (first,) = history(ports, authority, limit=1)
+    seen = count_statements(conversation, lambda: history(ports, authority, after_seq=first.question_seq, limit=1))
+    asked = [parameters for statement, parameters in seen if "node_task" in statement]
+    assert [names(parameters, conversation.runs[1:2]) for parameters in asked] == [True]
+    assert not names(asked, [conversation.session_id, conversation.runs[0], conversation.runs[2]])

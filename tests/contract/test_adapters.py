@@ -33,7 +33,6 @@ from agentloom_worker.domain.model import (
 )
 from agentloom_worker.domain.policy import RetryClass
 from agentloom_worker.errors import Code, PersistenceUnavailableError, RunError
-from agentloom_worker.llm.profiles import ErrorClass, Profile
 from tests.contract.model_adapters import (
     ERRORS,
     PROTOCOLS,
@@ -295,6 +294,15 @@ def test_S10_a_gzip_stream_is_read_like_any_other(protocol: str) -> None:
     assert_incomplete(told(protocol, raw(body[: len(body) // 2], headers=headers, then="hang_up")))
 
 
+def test_S10_a_packing_of_packings_is_not_unpacked(protocol: str) -> None:
+    body = gzip.compress(gzip.compress(stream_of(protocol, STORIES["text"])))
+    for kind in ("text/event-stream", "application/json"):
+        answer = raw(body, headers={"content-type": kind, "content-encoding": "gzip, gzip"})
+        failure = failed(told(protocol, answer)).failure
+        assert (failure.code, failure.retry_class) == (Code.MODEL_PROTOCOL_ERROR, None)
+        assert "coding" in failure.message
+
+
 def test_S10_a_stall_ends_by_the_idle_limit_if_one_is_set(protocol: str) -> None:
     answer = {"text": "Hi, and", "chunk_chars": 2, "cut": {"then": "stall", "after_chunks": 1}}
     outcome = failed(told(protocol, answer, Attempt(idle_timeout_s=0.1)))
@@ -473,18 +481,3 @@ def _body(protocol: str, story: str) -> bytes:
     if (protocol, story) not in _bodies:
         _bodies[protocol, story] = stream_of(protocol, STORIES[story])
     return _bodies[protocol, story]
-
-
-def test_the_profile_says_where_the_key_goes_and_what_codes_mean(protocol: str) -> None:
-    profile = Profile("p", 1, auth_header="x-key", auth_prefix="Key ", codes={"E7": ErrorClass.RATE_LIMIT})
-    refusal = {"http_error": {"status": 400, "body": {"error": {"message": "later", "code": "E7"}}}}
-    broken = {"text": "Hi", "cut": {"then": "error", "event": ERRORS[protocol]("E7")}}
-    with model_of(refusal, broken) as model:
-        outcomes = [failed(once(new_adapter(protocol, profile=profile), model.base_url)) for _ in range(2)]
-        sent = [dict(record.headers) for record in model.requests]
-    assert [headers.get("x-key") for headers in sent] == [f"Key {SECRET}"] * 2
-    assert not any("authorization" in headers for headers in sent)
-    assert {(one.failure.code, one.failure.retry_class) for one in outcomes} == {
-        (Code.MODEL_RATE_LIMITED, RetryClass.RATE_LIMIT)
-    }
-    assert failed(told(protocol, refusal)).failure.code is Code.MODEL_REQUEST_REJECTED

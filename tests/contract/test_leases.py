@@ -15,7 +15,7 @@ from agentloom_worker import limits
 from agentloom_worker.clock import ManualClock, SystemClock
 from agentloom_worker.ids import ClaimToken, DispatchId, RunId, SystemIds
 from agentloom_worker.leases import LEASE_STORES, open_fast_path, redis
-from agentloom_worker.leases.fast_path import FastPath
+from agentloom_worker.leases.fast_path import FastPath, Rate
 from agentloom_worker.runtime.lane import Lane
 
 WAIT_S = 10.0
@@ -280,6 +280,114 @@ def test_lane_is_kept_by_renewal_and_returned_by_the_end_of_its_attempt(subject:
     subject.passes(others.take)
 
 
+def entered(store: FastPath, rate: Rate, owner: str, tokens: int = 1, window_ms: int = LONG_MS) -> int:
+    return store.enter_window("model", rate, owner, tokens, window_ms)
+
+
+def test_window_lets_so_many_requests_through_and_says_when_the_next_one_fits(subject: Subject) -> None:
+    rate = Rate(2, None)
+    assert (entered(subject.store, rate, "a"), entered(subject.other, rate, "b")) == (0, 0)
+    assert 0 < entered(subject.store, rate, "c") <= LONG_MS
+    assert subject.store.enter_window("another", rate, "c", 1, LONG_MS) == 0
+    assert entered(subject.other, rate, "a") == 0, "one that is in it is not entered twice"
+    assert entered(subject.store, rate, "c") > 0, "and what was refused has taken nothing"
+
+
+def test_window_lets_so_many_tokens_through(subject: Subject) -> None:
+    rate = Rate(None, 100)
+    assert entered(subject.store, rate, "a", 60) == 0
+    assert entered(subject.other, rate, "b", 41) > 0
+    assert entered(subject.other, rate, "c", 40) == 0
+    assert entered(subject.store, rate, "d", 1) > 0
+
+
+def test_entries_leave_the_window_by_themselves_and_take_their_tokens_along(subject: Subject) -> None:
+    rate = Rate(2, 100)
+    assert entered(subject.store, rate, "dead", 90, SHORT_MS) == 0
+    assert entered(subject.store, rate, "long", 10) == 0
+    subject.passes(lambda: entered(subject.other, rate, "next", 90) == 0)
+    wait_ms = entered(subject.store, rate, "third", 1)
+    assert LONG_MS / 2 < wait_ms <= LONG_MS, "it fits when the oldest of those leaves"
+
+
+def test_wait_is_until_the_entry_leaves_that_makes_room(subject: Subject) -> None:
+    assert entered(subject.store, Rate(None, 100), "a", 10, 10_000) == 0
+    assert entered(subject.store, Rate(None, 100), "b", 80, LONG_MS) == 0
+    assert 5_000 < entered(subject.other, Rate(None, 100), "c", 20, LONG_MS) <= 10_000
+    assert 50_000 < entered(subject.other, Rate(None, 100), "c", 21, LONG_MS) <= LONG_MS
+    assert 5_000 < entered(subject.other, Rate(2, None), "c", 99, LONG_MS) <= 10_000
+    assert 50_000 < entered(subject.other, Rate(1, None), "c", 99, LONG_MS) <= LONG_MS
+    assert 50_000 < entered(subject.other, Rate(2, 100), "c", 99, LONG_MS) <= LONG_MS, "the later of the two"
+
+
+def test_corrected_entry_counts_what_was_used_and_leaves_when_it_would_have(subject: Subject) -> None:
+    rate = Rate(None, 100)
+    assert entered(subject.store, rate, "a", 90, 10_000) == 0
+    subject.other.correct_window("model", "a", 90, 20)
+    assert entered(subject.store, rate, "b", 80) == 0
+    assert 0 < entered(subject.store, rate, "c", 20) <= 10_000, "a correction does not make it stay longer"
+    subject.store.correct_window("model", "a", 20, 500)
+    assert entered(subject.other, rate, "c", 1) > 0, "more than was estimated counts as well"
+    subject.store.correct_window("model", "unknown", 1, 0)
+    subject.store.correct_window("model", "a", 90, 0)
+    assert entered(subject.other, rate, "c", 1) > 0, "what is not there, or not with so many, changes nothing"
+
+
+def test_request_that_was_never_sent_leaves_the_window_at_once(subject: Subject) -> None:
+    rate = Rate(1, 100)
+    assert entered(subject.store, rate, "a", 100) == 0
+    assert entered(subject.other, rate, "b", 100) > 0
+    subject.other.leave_window("model", "a", 100)
+    subject.other.leave_window("model", "a", 100)
+    assert entered(subject.other, rate, "b", 100) == 0
+
+
+def test_request_above_the_limit_is_let_through_by_an_empty_window_only(subject: Subject) -> None:
+    rate = Rate(None, 100)
+    assert entered(subject.store, rate, "huge", 5000) == 0
+    assert entered(subject.other, rate, "small", 1) > 0
+    subject.store.leave_window("model", "huge", 5000)
+    assert entered(subject.store, rate, "small", 1) == 0
+    assert entered(subject.store, rate, "huge", 5000) > 0
+
+
+def test_many_threads_never_enter_more_than_the_window_lets_through(subject: Subject) -> None:
+    start, through = threading.Barrier(8), []
+
+    def enter(owner: str) -> None:
+        start.wait(WAIT_S)
+        if entered(subject.store, Rate(3, 1000), owner, 100) == 0:
+            through.append(owner)
+
+    threads = [threading.Thread(target=enter, args=(str(number),)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert len(through) == 3
+
+
+def test_window_agrees_with_a_plain_sum_over_what_is_in_it(subject: Subject) -> None:
+    """The sum that a store keeps beside the entries is what a walk over them would find, whatever happens to them."""
+    rate = Rate(12, 300)
+    there: dict[str, int] = {}
+    for number in range(400):
+        # Numbers that come in no order, and the same each time.
+        one, two, three = (number * factor % prime for factor, prime in ((7919, 61), (104729, 97), (1299709, 89)))
+        owner, tokens = str(number), one
+        fits = len(there) < 12 and (sum(there.values()) + tokens <= 300 or not there)
+        assert (entered(subject.store, rate, owner, tokens) == 0) == fits
+        if fits:
+            there[owner] = tokens
+        if there and two % 5 < 3:
+            chosen = sorted(there)[two % len(there)]
+            if three % 2:
+                subject.other.leave_window("model", chosen, there.pop(chosen))
+            else:
+                subject.other.correct_window("model", chosen, there[chosen], three)
+                there[chosen] = three
+
+
 def test_keys_in_redis_begin_with_the_prefix_and_all_expire(redis_url: str, redis_prefix: str) -> None:
     store = open_fast_path(redis_url, SystemClock(), prefix=redis_prefix)
     client = redis.connect(redis_url, retries=0)
@@ -288,10 +396,14 @@ def test_keys_in_redis_begin_with_the_prefix_and_all_expire(redis_url: str, redi
     store.note_claim(dispatch_id, token, LONG_MS)
     store.push_cancel(run_id)
     store.take_slot("model", 1, "a", LONG_MS)
+    store.enter_window("model", Rate(1, 1), "a", 1, LONG_MS)
+    store.enter_window("model", Rate(1, 1), "b", 1, LONG_MS)
+    store.correct_window("model", "a", 1, 2)
     keys = {
         f"{redis_prefix}lease:dispatch:{dispatch_id.hex}",
         f"{redis_prefix}cancel:{run_id.hex}",
         f"{redis_prefix}slots:model",
+        f"{redis_prefix}window:model",
     }
     assert set(client.keys(f"{redis_prefix}*")) == keys
     assert all(0 < client.pttl(key) <= LONG_MS for key in keys)

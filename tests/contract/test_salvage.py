@@ -8,10 +8,16 @@ import sqlalchemy as sa
 from agentloom_worker.domain.model import Executed
 from agentloom_worker.domain.operation import OperationStatus
 from agentloom_worker.domain.run import CleanupState, Phase, Run, RunStatus
+from agentloom_worker.domain.session import DeliveryState, OnBusy
 from agentloom_worker.errors import Code
-from agentloom_worker.runtime.accept import stop_run
+from agentloom_worker.ids import ReleaseId
+from agentloom_worker.runtime.accept import Sending, accept_input, stop_run
+from agentloom_worker.runtime.inputs import InputReceipt, InputState, list_inputs
 from agentloom_worker.runtime.parking import fail_parked
+from agentloom_worker.runtime.publish import publish_release
 from agentloom_worker.storage.tables import metadata
+from tests.acceptance.harness import at_fault
+from tests.factories import release_document
 from tests.ground import STEPWISE, Ground, dump, stand
 from tests.simulator import Worker
 
@@ -167,3 +173,144 @@ def test_a_run_of_whole_rows_is_salvaged_by_nobody(database_url: str) -> None:
     assert _run(ground).end_detail is None
     kinds = [event.kind for event in ground.store.list_events(ground.run_id)]
     assert "run.degraded" not in kinds
+
+
+# -- what goes on after such an end ------------------------------------------------------------------
+
+CUT_NODE = "a continuation that is cut"
+
+
+def _say(ground: Ground, text: str, sending: Sending, release_id: ReleaseId | None = None) -> InputReceipt:
+    """Send words, under the words' own key; again it tells where they are now."""
+    session = ground.store.load_session(ground.session_id)
+    assert session is not None
+    return accept_input(ground.ports, session, sending, text, release_id, text)
+
+
+def _chain(ground: Ground, receipt: InputReceipt) -> list[DeliveryState]:
+    """The states of an input's deliveries, oldest first."""
+    after = {one.previous_delivery_id: one for one in ground.store.list_deliveries([receipt.input_id])}
+    chain, following = [], after.get(None)
+    while following is not None:
+        chain.append(following.state)
+        following = after.get(following.delivery_id)
+    return chain
+
+
+def _runs(ground: Ground) -> list[Run]:
+    return sorted(ground.store.list_runs(session_id=ground.session_id), key=lambda run: run.run_no)
+
+
+@pytest.mark.parametrize("what", [CUT_NODE, "no node", "no graph", "no invocation", "no context"])
+def test_A5_A10_what_waits_goes_on_after_a_run_whose_rows_cannot_be_read(database_url: str, what: str) -> None:
+    ground = stand(database_url, until=Phase.AWAIT_BATCH, on_busy=OnBusy.ENQUEUE)
+    supplements = [_say(ground, text, Sending.SUPPLEMENT) for text in ("also this", "and that")]
+    questions = [_say(ground, text, Sending.QUESTION) for text in ("second?", "third?")]
+    _damage(ground, what)
+    worker = ground.other_worker()
+    stop_run(worker.ports, ground.run_id)
+    worker.drive(until=lambda: _run(ground).status.terminal)
+
+    first, second = _runs(ground)
+    assert first.status is RunStatus.CANCELLED and Code.ROWS_UNREADABLE in (first.end_detail or "")
+    assert (second.status, second.run_no) == (RunStatus.QUEUED, 2)
+    assert [_chain(ground, one) for one in supplements] == [[DeliveryState.CARRIED, DeliveryState.PENDING]] * 2
+    now = [_say(ground, text, Sending.SUPPLEMENT) for text in ("also this", "and that")]
+    assert [(one.state, one.run_id) for one in now] == [(InputState.PENDING, second.run_id)] * 2
+    assert _say(ground, "second?", Sending.QUESTION).run_id == second.run_id
+    assert [one.input_id for one in ground.store.list_queue(ground.session_id)] == [questions[1].input_id]
+    steps = {row.step for row in ground.store.list_dispatches(run_id=second.run_id)}
+    assert steps == {"prepare_context", "expire_run"}
+    # Whatever becomes of the runs that follow, whose history is damaged: each ends, and the next one begins.
+    for number in (2, 3):
+        stop_run(worker.ports, _runs(ground)[-1].run_id)
+        worker.drive()
+        assert [run.run_no for run in _runs(ground)][-1] == min(3, number + 1)
+    assert all(run.status.terminal for run in _runs(ground))
+
+
+def test_A5_runs_that_follow_go_on_where_only_the_node_was_damaged(database_url: str) -> None:
+    ground = stand(database_url, until=Phase.AWAIT_BATCH, on_busy=OnBusy.ENQUEUE)
+    _say(ground, "also this", Sending.SUPPLEMENT)
+    _say(ground, "second?", Sending.QUESTION)
+    _damage(ground, CUT_NODE)
+    worker = ground.other_worker()
+    stop_run(worker.ports, ground.run_id)
+    worker.drive()
+    assert [run.status for run in _runs(ground)] == [RunStatus.CANCELLED, RunStatus.SUCCEEDED]
+    assert _say(ground, "also this", Sending.SUPPLEMENT).state is InputState.DELIVERED
+    assert _say(ground, "second?", Sending.QUESTION).state is InputState.DELIVERED
+
+
+def test_A6_a_question_that_comes_while_a_run_is_salvaged_is_not_overlooked(database_url: str) -> None:
+    ground = stand(database_url, until=Phase.AWAIT_BATCH, on_busy=OnBusy.ENQUEUE)
+    _damage(ground, CUT_NODE)
+    worker = ground.other_worker()
+    stop_run(worker.ports, ground.run_id)
+    with at_fault("commit.before", "finalize_run", lambda: _ask_second(ground)) as hits:
+        worker.drive(until=lambda: _run(ground).status.terminal)
+    second = _runs(ground)[1]
+    assert len(hits) == 2, "what it wrote first was refused"
+    assert _say(ground, "second?", Sending.QUESTION).run_id == second.run_id
+    assert ground.store.list_queue(ground.session_id) == []
+
+
+def _ask_second(ground: Ground) -> None:
+    _say(ground, "second?", Sending.QUESTION)
+
+
+@pytest.mark.parametrize("salvaged", [False, True])
+def test_A10_a_question_whose_release_cannot_be_read_has_failed_and_the_next_one_is_taken(
+    database_url: str, salvaged: bool
+) -> None:
+    ground = stand(database_url, until=Phase.AWAIT_BATCH, on_busy=OnBusy.ENQUEUE)
+    old = _run(ground).release_id
+    document = release_document(agent={"limits": {"max_loops": 9}})
+    new = publish_release(ground.ports, document).release_id
+    assert new != old
+    _say(ground, "second?", Sending.QUESTION, new)
+    _say(ground, "third?", Sending.QUESTION, old)
+    _say(ground, "fourth?", Sending.QUESTION, new)
+    dialect = ground.store.driver.dialect
+    key = new.hex if dialect == "sqlite" else str(new)
+    _execute(ground, f"UPDATE release SET body = {CUT[dialect]}, blob_id = NULL WHERE release_id = '{key}'")
+    if salvaged:
+        _damage(ground, CUT_NODE)
+    worker = ground.other_worker()
+    stop_run(worker.ports, ground.run_id)
+    worker.drive()
+
+    first, third = _runs(ground)
+    assert (first.status, third.status) == (RunStatus.CANCELLED, RunStatus.SUCCEEDED)
+    assert (Code.ROWS_UNREADABLE in (first.end_detail or "")) is salvaged
+    assert _say(ground, "third?", Sending.QUESTION, old).state is InputState.DELIVERED
+    for run, text in ((first, "second?"), (third, "fourth?")):
+        failed = _say(ground, text, Sending.QUESTION, new)
+        assert (failed.state, failed.run_id, failed.code) == (InputState.FAILED, None, Code.RELEASE_UNREADABLE)
+        (told,) = [one for one in ground.store.list_events(run.run_id) if one.kind == "question.failed"]
+        assert told.fields == {"code": Code.RELEASE_UNREADABLE, "input": str(failed.input_id)}
+    assert ground.store.list_dispatches() == []
+    session = ground.store.load_session(ground.session_id)
+    assert session is not None
+    views = list_inputs(ground.ports, session, after=0, limit=10)
+    assert [one.code for one in views] == [None, Code.RELEASE_UNREADABLE, None, Code.RELEASE_UNREADABLE]
+    # The session takes the next question as ever.
+    assert _say(ground, "fifth?", Sending.QUESTION, old).run_id is not None
+
+
+def test_A5_a_supplement_whose_row_cannot_be_read_is_named_and_the_others_go_on(clean_sqlite: str) -> None:
+    ground = stand(clean_sqlite, until=Phase.AWAIT_BATCH)
+    texts = ("one", "two", "three")
+    receipts = [_say(ground, text, Sending.SUPPLEMENT) for text in texts]
+    odd = receipts[1].input_id.hex
+    _execute(
+        ground, "PRAGMA ignore_check_constraints = ON", f"UPDATE user_input SET kind = 'odd' WHERE input_id = '{odd}'"
+    )
+    worker = ground.other_worker()
+    stop_run(worker.ports, ground.run_id)
+    worker.drive()
+    run = _run(ground)
+    assert (run.status, run.cleanup_state) == (RunStatus.CANCELLED, CleanupState.DONE)
+    assert "user_input " in (run.end_detail or "")
+    carried = [DeliveryState.CARRIED, DeliveryState.PENDING]
+    assert [_chain(ground, one) for one in receipts] == [carried, [DeliveryState.PENDING], carried]

@@ -6,7 +6,8 @@ worker. A victim dies with one run only, every other one it carries on like anyb
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +18,10 @@ from agentloom_worker.bootstrap import make_ports
 from agentloom_worker.domain.dispatch import Claim
 from agentloom_worker.ids import RunId
 from agentloom_worker.llm.adapters.scripted import ScriptedRequest, ScriptedTurn
-from agentloom_worker.runtime.accept import stop_run
+from agentloom_worker.runtime.accept import Sending, accept_input, stop_run
 from agentloom_worker.runtime.lease import Keeper
 from agentloom_worker.runtime.live import Live
+from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.storage.store import Store
 from tests.crash.process import QUESTION, hash_of
 from tests.crash.scenarios import SCENARIOS, View
@@ -121,22 +123,52 @@ class _Script:
 
     def __call__(self, request: ScriptedRequest) -> ScriptedTurn:
         messages = request.body["messages"]
-        (question,) = (message["content"] for message in messages if message["role"] == "user")
+        # The session's first question: a later run shows it in its history.
+        question = next(message["content"] for message in messages if message["role"] == "user")
         label = question.removeprefix(f"{QUESTION} [").removesuffix("]")
-        ledger, digest = model_ledger(self._folder, label), hash_of(request.call.body)
-        view = View(messages, 1 + ledger.count("bytes", digest))
+        ledger, digest = model_ledger(self._folder, label), hash_of(request.call.body.join())
+        scenario = SCENARIOS[label.partition(".")[0]]
+        view = View(messages, 1 + ledger.count("bytes", digest), *(_place() if scenario.on_busy else (1, None)))
         ledger.note("bytes", digest)
-        ledger.note("arrival", view.loop_no)
-        return SCENARIOS[label.partition(".")[0]].answer(view, _Client())
+        ledger.note("arrival", view.run_no, view.loop_no)
+        return scenario.answer(view, _Client())
+
+
+def _place() -> tuple[int, int]:
+    """The run and the loop of the request that is being answered."""
+    with _client() as (ports, run_id):
+        rows = ports.store.load_slice(run_id)
+        assert rows is not None
+        return rows.run.run_no, rows.node.continuation.loop_no
+
+
+@contextmanager
+def _client() -> Iterator[tuple[Ports, RunId]]:
+    """A client's ports, and the run whose request is being answered."""
+    claim = _claim.get()
+    assert claim is not None and claim.run_id is not None
+    ports = make_ports(os.environ["AGENTLOOM_DATABASE"], pool_size=1)
+    try:
+        yield ports, RunId(claim.run_id)
+    finally:
+        ports.store.close()
 
 
 class _Client:
-    """Stops the run whose request is being answered, as somebody from outside would."""
+    """Stops the run whose request is being answered, or says something in its session, as somebody from outside."""
 
     def stop(self) -> None:
         """Over a store of its own; the keeper hears of it at its next poll."""
-        claim = _claim.get()
-        assert claim is not None and claim.run_id is not None
-        ports = make_ports(os.environ["AGENTLOOM_DATABASE"], pool_size=1)
-        stop_run(ports, RunId(claim.run_id))
-        ports.store.close()
+        with _client() as (ports, run_id):
+            stop_run(ports, run_id)
+
+    def say(self, sending: Sending, text: str) -> None:
+        """Under the words' own key."""
+        with _client() as (ports, run_id):
+            run = ports.store.load_run(run_id)
+            assert run is not None
+            session = ports.store.load_session(run.session_id)
+            assert session is not None
+            # The agent's newest release is that of whichever scenario was published last.
+            release_id = run.release_id if sending is Sending.QUESTION else None
+            accept_input(ports, session, sending, text, release_id, text)

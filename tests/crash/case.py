@@ -120,12 +120,13 @@ Message = tuple[tuple[str, str], ...]  # the fields of a wire message, long ones
 class Outcome:
     """What a run left when its rows had come to rest.
 
-    `transcript` holds the messages of the last frozen request, rebuilt from its recipe: those of an earlier
-    loop are its beginning. `effects` by operation and `arrivals` by loop were counted outside the processes,
-    as was what the driver found `parked`. `following` are the session's later runs; `supplements` are, in the order
-    in which they came, each one's deliveries: the number of its run (0: it waits for one) and the state. What dice
-    and deaths decide is not compared: `delays_ms` before attempts, by the code that caused them, the last process's
-    `tape`, and the `errors` that its steps logged.
+    `transcript` holds the messages of the last frozen request, rebuilt from its recipe: those of an earlier loop
+    are its beginning. `history` are those between its prompt and its own, which show the session's earlier runs.
+    `effects` by operation and `arrivals` by loop were counted outside the processes, as was what the driver found
+    `parked`. `following` are the session's later runs; `supplements` are, in the order in which they came, each
+    one's deliveries: the number of its run (0: it waits for one) and the state; `places` are their input_seqs.
+    What dice and deaths decide is not compared: `delays_ms` before attempts, by the code that caused them, the
+    last process's `tape`, and the `errors` that its steps logged.
     """
 
     status: str
@@ -146,6 +147,8 @@ class Outcome:
     findings: tuple[str, ...] = ()
     following: tuple["Outcome", ...] = ()
     supplements: tuple[tuple[tuple[int, str], ...], ...] = ()
+    places: tuple[int, ...] = ()
+    history: tuple[Message, ...] = ()
     delays_ms: tuple[tuple[str, int], ...] = field(default=(), compare=False)
     tape: tuple[Hit, ...] = field(default=(), compare=False)
     errors: tuple[str, ...] = field(default=(), compare=False)

@@ -12,8 +12,9 @@ from typing import Literal, assert_never
 
 from agentloom_worker.domain.run import RunStatus
 from agentloom_worker.errors import Code
+from agentloom_worker.runtime.accept import Sending
 from tests.crash.case import Action, AttemptSeen, Hit, Kind, Message, OperationSeen, Outcome, Setup, Work
-from tests.crash.scenarios import RETRY_AFTER_MS, SCENARIOS, TOOL_UNKNOWN, UNKNOWN_ANSWER
+from tests.crash.scenarios import RETRY_AFTER_MS, SCENARIOS, SUPPLEMENT, TOOL_UNKNOWN, UNKNOWN_ANSWER
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,11 @@ _UNKNOWN_CODES = {"model": Code.MODEL_OUTCOME_UNKNOWN.value, "tool": Code.TOOL_O
 
 
 def promise(base: Outcome, hit: Hit, setup: Setup) -> Outcome:
-    """What must be left by a run that is like `base` until a process dies at `hit` of its tape."""
+    """What must be left by a session that is like `base` until a process dies at `hit` of its tape."""
+    return with_histories(_promise(base, hit, setup), setup)
+
+
+def _promise(base: Outcome, hit: Hit, setup: Setup) -> Outcome:
     death, work = POINTS[hit.point], claim_lost(hit)
     # A claim that is not the first begins no effect: it only says that the outcome is unknown (A1).
     if work is None or not work.first:
@@ -86,7 +91,7 @@ def promise(base: Outcome, hit: Hit, setup: Setup) -> Outcome:
     promised = LOST[work.kind, policy_of(base, work, setup)]
     if promised == "nothing":
         return base
-    part = replace(part_of(base, work), following=(), supplements=())
+    part = replace(part_of(base, work), following=(), supplements=(), places=())
     changed = _promise_of_run(part, replace(work, run_no=1), death, promised, setup)
     return _in_session(base, work, changed, setup)
 
@@ -104,17 +109,65 @@ def _in_session(base: Outcome, work: Work, changed: Outcome, setup: Setup) -> Ou
     """
     runs = [base, *base.following]
     runs[work.run_no - 1] = changed
-    supplements = base.supplements
-    if work.run_no == 1:
-        said = SCENARIOS[setup.scenario].asks_at & {loop_no for loop_no, count in changed.arrivals if count}
-        runs = runs[: 1 + len(said)]
-        supplements = supplements if said else ()
-    elif changed.delivery != "delivered":
+    said = _heard(setup, runs)
+    runs = runs[: 1 + said.count(Sending.QUESTION)]
+    supplements, places = base.supplements, base.places
+    if said.count(Sending.SUPPLEMENT) < len(supplements):
+        supplements, places = (), ()
+        runs = [replace(run, transcript=tuple(one for one in run.transcript if one != _ADDED)) for run in runs]
+    if changed.delivery != "delivered":
         supplements = tuple(
             (*chain[:-1], (work.run_no, "carried"), (0, "pending")) if chain[-1][0] == work.run_no else chain
             for chain in supplements
         )
-    return replace(runs[0], following=tuple(runs[1:]), supplements=supplements)
+    return replace(runs[0], following=tuple(runs[1:]), supplements=supplements, places=places)
+
+
+def _heard(setup: Setup, runs: list[Outcome]) -> list[Sending]:
+    """What the user has sent: each word when the model was asked at its loop."""
+    asked = {(run_no, loop_no) for run_no, run in enumerate(runs, 1) for loop_no, count in run.arrivals if count}
+    return [sending for run_no, loop_no, sending in SCENARIOS[setup.scenario].says if (run_no, loop_no) in asked]
+
+
+def with_histories(base: Outcome, setup: Setup) -> Outcome:
+    """The outcome with what each of its runs must have seen of those before it (seed 000, 4; seed 004, 3.1)."""
+    runs = [base, *base.following]
+    recent = SCENARIOS[setup.scenario].recent_runs
+    seen: list[Outcome] = []
+    for run_no, run in enumerate(runs, 1):
+        history = [
+            message
+            for number, earlier in enumerate(runs[: run_no - 1], 1)
+            for message in _as_history(base, number, earlier, run_no, full=number >= run_no - recent)
+        ]
+        # A run that froze no request has shown nothing.
+        seen.append(replace(run, history=tuple(history) if run.transcript else ()))
+    return replace(seen[0], following=tuple(seen[1:]))
+
+
+def _as_history(base: Outcome, run_no: int, run: Outcome, current: int, *, full: bool) -> list[Message]:
+    """An ended run: all of its process or its inputs alone, then its answer, what was passed on, and its real end."""
+    own = run.transcript[1:]
+    shown = [message for message in own if full or dict(message)["role"] == "user"]
+    answer = [] if run.answer is None else [_said("assistant", run.answer)]
+    passed = []
+    for seq, chain in zip(base.places, base.supplements, strict=True):
+        if (run_no, "carried") in chain:
+            later = next(number for number, _ in chain[chain.index((run_no, "carried")) + 1 :])
+            where = "the current run, below" if later == current else f"run {later}"
+            passed.append(f"[run {run_no}: input {seq} of this session was passed on; its words stand in {where}]")
+    end = run.status if run.code is None else f"{run.status}, {run.code}"
+    end += "; no final result was formed" if run.answer is None else ""
+    markers = [_said("system", text) for text in passed]
+    last = _said("system", f"[run {run_no} ended: {end}]")
+    return [*shown, *answer, *markers, last] if full else [*shown, *markers, *answer, last]
+
+
+_ADDED: Message = (("content", SUPPLEMENT), ("role", "user"))
+
+
+def _said(role: str, content: str) -> Message:
+    return (("content", content), ("role", role))
 
 
 def _promise_of_run(base: Outcome, work: Work, death: Death, promised: Promise, setup: Setup) -> Outcome:
@@ -309,7 +362,7 @@ def differences(expected: Outcome, found: Outcome) -> list[str]:
     """Where an outcome is not the promised one; its events are held against itself (`inconsistencies`)."""
     names = [
         "status", "code", "answer", "cleanup", "loops_used", "loops_reserved", "transcript", "operations",
-        "delivery", "delivered_by", "effects", "arrivals", "rows_left", "parked", "supplements",
+        "delivery", "delivered_by", "effects", "arrivals", "rows_left", "parked", "supplements", "places", "history",
     ]  # fmt: skip
     problems = []
     for name in names:

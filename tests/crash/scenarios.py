@@ -28,6 +28,7 @@ from tests.crash.wire import base_url
 from tests.factories import python_tool, release_document
 
 UNKNOWN_ANSWER = "Nobody knows whether that was done, so I stop here."
+SUPPLEMENT = "The south as well."
 RETRY_AFTER_MS = 7000
 DEADLINE_S = 1000
 ANSWER_SCHEMA = {
@@ -45,6 +46,7 @@ _SERVICE_UNAVAILABLE = Failure(
     RETRY_AFTER_MS,
     503,
 )
+_REFUSED = Failure(Code.MODEL_REQUEST_REJECTED, Category.PROTOCOL, "the script refuses", Executed.EXECUTED)
 _RESULT_REF = re.compile(r"result:[0-9a-f-]{36}")
 
 
@@ -107,7 +109,8 @@ class Scenario:
 
     `asks`: nothing is there at first, and each process begins as the client, which publishes, opens its session
     and asks under the same key as ever (RULINGS R6).
-    `on_busy` says that the user speaks again: at `asks_at`, loops of the first run, a question each.
+    `on_busy` says that the user speaks again: `says` in which runs, at which of their loops, and what. Questions come
+    in the first run only. `recent_runs` of the earlier runs are shown in full.
     """
 
     name: str
@@ -121,7 +124,8 @@ class Scenario:
     output_schema: dict[str, Any] | None = None
     mischief: Mischief | None = None
     on_busy: OnBusy | None = None
-    asks_at: frozenset[int] = frozenset()
+    says: tuple[tuple[int, int, Sending], ...] = ()
+    recent_runs: int = 2
 
     def answer(self, view: View, stage: Stage) -> ScriptedTurn:
         """The script with its turn for unknown outcomes; a busy endpoint refuses each request once."""
@@ -139,6 +143,7 @@ class Scenario:
             tools={name: _TOOLS[name] for name in self.tools},
             agent={"limits": self.limits} | ({"output_schema": self.output_schema} if self.output_schema else {}),
             models={"main": {"protocol": protocol, "context_window_tokens": 1_000_000, "retry": retry}},
+            context={"recent_runs": self.recent_runs},
         )
 
 
@@ -252,7 +257,7 @@ def _carried(view: View, stage: Stage) -> ScriptedTurn:
     """The supplement comes while the final answer is on its way, and so does the question that takes it along."""
     if view.run_no == 2:
         return _calls(1, _look("north")) if view.loop_no == 1 else TextTurn("All of it.")
-    stage.say(Sending.SUPPLEMENT, "And the north?")
+    stage.say(Sending.SUPPLEMENT, SUPPLEMENT)
     stage.say(Sending.QUESTION, "What else?")
     return TextTurn("Forty-two.")
 
@@ -266,6 +271,21 @@ def _enqueued(view: View, stage: Stage) -> ScriptedTurn:
         return _calls(1, _look("north"))
     stage.say(Sending.QUESTION, "And after that?")
     return TextTurn("Answer 1.")
+
+
+def _three_runs(view: View, stage: Stage) -> ScriptedTurn:
+    """The second run fails behind a call, and what was added meanwhile goes to the third."""
+    match view.run_no, view.loop_no:
+        case 1, 1:
+            stage.say(Sending.QUESTION, "And the north?")
+            stage.say(Sending.QUESTION, "And all of it?")
+            return TextTurn("Forty-two.")
+        case ((2 | 3), 1):
+            return _calls(1, _look("north" if view.run_no == 2 else "south"))
+        case 2, _:
+            stage.say(Sending.SUPPLEMENT, SUPPLEMENT)
+            return FailureTurn(_REFUSED, Partial())
+    return TextTurn("That is all of it.")
 
 
 def _interrupted(view: View, stage: Stage) -> ScriptedTurn:
@@ -286,6 +306,10 @@ def _raise_until_operator(step: str, _effect: bool, _before: int, operator: bool
     return step == "deliver_batch" and not operator
 
 
+_ASKS_AT_1 = (1, 1, Sending.QUESTION)
+_ADDS_AT_1 = (1, 1, Sending.SUPPLEMENT)
+_ASKS_AT_2 = (1, 2, Sending.QUESTION)
+
 SCENARIOS = {
     scenario.name: scenario
     for scenario in (
@@ -302,10 +326,24 @@ SCENARIOS = {
         Scenario("asked", _plain, asks=True),
         Scenario("corrected", _corrected, output_schema=ANSWER_SCHEMA),
         Scenario("large", _large, ("print_large", "print_huge")),
-        Scenario("carried", _carried, ("look",), on_busy=OnBusy.ENQUEUE, asks_at=frozenset({1})),
-        Scenario("enqueued", _enqueued, ("look",), steadfast=True, on_busy=OnBusy.ENQUEUE, asks_at=frozenset({1, 2})),
+        Scenario("carried", _carried, ("look",), on_busy=OnBusy.ENQUEUE, says=(_ADDS_AT_1, _ASKS_AT_1)),
         Scenario(
-            "interrupted", _interrupted, ("look",), steadfast=True, on_busy=OnBusy.INTERRUPT, asks_at=frozenset({2})
+            "enqueued",
+            _enqueued,
+            ("look",),
+            steadfast=True,
+            on_busy=OnBusy.ENQUEUE,
+            says=(_ASKS_AT_1, _ASKS_AT_2),
         ),
+        Scenario(
+            "three_runs",
+            _three_runs,
+            ("look",),
+            steadfast=True,
+            on_busy=OnBusy.ENQUEUE,
+            says=(_ASKS_AT_1, _ASKS_AT_1, (2, 2, Sending.SUPPLEMENT)),
+            recent_runs=1,
+        ),
+        Scenario("interrupted", _interrupted, ("look",), steadfast=True, on_busy=OnBusy.INTERRUPT, says=(_ASKS_AT_2,)),
     )
 }

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from agentloom_worker.canonical import sha256_hex
 from agentloom_worker.domain.operation import Operation
+from agentloom_worker.domain.recipe import Recipe
 from agentloom_worker.domain.session import InputKind, UserInput
 from agentloom_worker.ids import RunId
 from agentloom_worker.runtime.ports import Ports
@@ -35,14 +36,16 @@ def see_outcome(
     `findings` are those of the database's audit, which knows every run.
     """
     first, *later = [_see_run(ports, run_id, run_no, ledger, tape) for run_no, run_id in enumerate(run_ids, 1)]
-    return replace(first, following=tuple(later), supplements=_supplements(ports, run_ids), findings=findings)
+    seqs, chains = _supplements(ports, run_ids)
+    return replace(first, following=tuple(later), supplements=chains, places=seqs, findings=findings)
 
 
-def _supplements(ports: Ports, run_ids: list[RunId]) -> tuple[tuple[tuple[int, str], ...], ...]:
-    """Each supplement's deliveries, oldest first: what was carried names what it followed."""
+def _supplements(ports: Ports, run_ids: list[RunId]) -> tuple[tuple[int, ...], tuple[tuple[tuple[int, str], ...], ...]]:
+    """Each supplement's place and its deliveries, oldest first: what was carried names what it followed."""
     run = ports.store.load_run(run_ids[0])
     assert run is not None
-    sent = [one.input.input_id for one in ports.store.list_inputs(run.session_id, limit=100) if not _asks(one.input)]
+    stored = ports.store.list_inputs(run.session_id, after=0, limit=100)
+    sent = {one.input.input_id: one.input.input_seq for one in stored if not _asks(one.input)}
     chains = []
     for input_id in sent:
         after = {one.previous_delivery_id: one for one in ports.store.list_deliveries([input_id])}
@@ -52,7 +55,7 @@ def _supplements(ports: Ports, run_ids: list[RunId]) -> tuple[tuple[tuple[int, s
             chain.append((1 + run_ids.index(target) if target else 0, following.state.value))
             following = after.get(following.delivery_id)
         chains.append(tuple(chain))
-    return tuple(chains)
+    return tuple(sent.values()), tuple(chains)
 
 
 def _asks(found: UserInput) -> bool:
@@ -69,6 +72,7 @@ def _see_run(ports: Ports, run_id: RunId, run_no: int, ledger: Ledger, tape: tup
         (final,) = (operation for operation in operations if operation.operation_id == run.answer_operation_id)
         answer = load_response(ports, run, final).text
     delivery, delivered_by = _delivery(ports, run_id, run.question_seq)
+    transcript, history = _transcript(ports, operations)
     names = {str(operation.operation_id): (operation.loop_no, operation.ordinal) for operation in operations}
     effects = {names[operation_id]: count for operation_id, count in _counted(lines, "tool") if operation_id in names}
     events = ports.store.list_events(run_id)
@@ -79,7 +83,8 @@ def _see_run(ports: Ports, run_id: RunId, run_no: int, ledger: Ledger, tape: tup
         cleanup=run.cleanup_state.value,
         loops_used=run.loops_used,
         loops_reserved=run.loops_reserved,
-        transcript=_transcript(ports, operations),
+        transcript=transcript,
+        history=history,
         operations=_operations(ports, operations),
         delivery=delivery,
         delivered_by=delivered_by,
@@ -131,8 +136,11 @@ def _operations(ports: Ports, operations: list[Operation]) -> tuple[OperationSee
     )
 
 
-def _transcript(ports: Ports, operations: list[Operation]) -> tuple[Message, ...]:
-    """The last frozen request, rebuilt from its recipe, which also proves its hash."""
+def _transcript(ports: Ports, operations: list[Operation]) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+    """The last frozen request, rebuilt from its recipe, which also proves its hash; what it shows of earlier runs.
+
+    One message stands for one record of the run's own; those that are more are the history, behind the prompt.
+    """
     names: dict[str, str] = {}
 
     def rename(found: re.Match[str]) -> str:
@@ -140,9 +148,13 @@ def _transcript(ports: Ports, operations: list[Operation]) -> tuple[Message, ...
 
     frozen = [operation for operation in operations if operation.request is not None]
     if not frozen:
-        return ()
+        return (), ()
     body = _UUID.sub(rename, rebuild_request(ports, frozen[-1]).decode())
-    return tuple(_message(message) for message in read_request(body.encode()).messages)
+    shown = tuple(_message(message) for message in read_request(body.encode()).messages)
+    recipe = frozen[-1].request
+    assert recipe is not None
+    first = 1 + len(shown) - Recipe.from_bytes(recipe).record_head
+    return (*shown[:1], *shown[first:]), shown[1:first]
 
 
 def _message(message: dict[str, Any]) -> Message:

@@ -17,7 +17,16 @@ from agentloom_worker.limits import RUN_DEADLINE_S
 from agentloom_worker.runtime.table import STEPS, EffectStep
 from tests.crash.case import Action, Case, Hit, ModelProtocol, Outcome, Setup, Strike
 from tests.crash.conftest import Stage
-from tests.crash.oracle import LOST, POINTS, claim_lost, differences, inconsistencies, policy_of, promise
+from tests.crash.oracle import (
+    LOST,
+    POINTS,
+    claim_lost,
+    differences,
+    inconsistencies,
+    policy_of,
+    promise,
+    with_histories,
+)
 from tests.crash.scenarios import SCENARIOS
 
 Choice = Callable[[Setup, Sequence[Hit]], list[Hit]]
@@ -41,13 +50,15 @@ ENDS = {
     "carried": ("succeeded", None, "Forty-two."),
     "enqueued": ("succeeded", None, "Answer 1."),
     "interrupted": ("cancelled", "RUN_STOPPED", None),
+    "three_runs": ("succeeded", None, "Forty-two."),
 }
 FOLLOWING = {
     "carried": ["All of it."],
     "enqueued": ["Answer 2.", "Answer 3."],
     "interrupted": ["Something else."],
+    "three_runs": [None, "That is all of it."],
 }
-SUPPLEMENTS = {"carried": (((1, "carried"), (2, "delivered")),)}
+SUPPLEMENTS = {"carried": (((1, "carried"), (2, "delivered")),), "three_runs": (((2, "carried"), (3, "delivered")),)}
 EACH_STEP = {"claim.after", "step.loaded", "commit.before", "commit.after", "publish.after"}
 EACH_PURE_STEP = EACH_STEP | {"tail.raise"}
 EACH_EFFECT_STEP = EACH_STEP | {"attempt.before", "attempt.sent", "effect.done"}
@@ -84,7 +95,7 @@ OVER_HTTP = [
 ]
 TWICE = [
     Setup(name, fusion=fusion)
-    for name in ("three_loops", "stopped", "deadline", "busy", "carried", "interrupted")
+    for name in ("three_loops", "stopped", "deadline", "busy", "carried", "interrupted", "three_runs")
     for fusion in (True, False)
 ]
 
@@ -143,6 +154,7 @@ def test_an_undisturbed_run_ends_as_written(stage: Stage, setup: Setup) -> None:
     assert [run.answer for run in base.following] == FOLLOWING.get(setup.scenario, [])
     assert base.supplements == SUPPLEMENTS.get(setup.scenario, ())
     assert inconsistencies(base) == []
+    assert differences(with_histories(base, setup), base) == []
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

@@ -1,4 +1,9 @@
-"""A small fleet on servers of its own, of which everything goes away in turn; tests/soak has the same for longer."""
+"""A minute in which everything goes away, with the claims that every deployment has; tests/soak has longer ones.
+
+Two workers with a kill -9 every second, a beat and the process that serves alone, on servers of their own: 200 runs,
+sessions with several of them and with supplements included. A worker that is killed is followed by one that is forked
+from a warm process: else most of them would die while they import.
+"""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -8,12 +13,25 @@ import pytest
 
 from agentloom_worker.storage.schema import migrate
 from tests.chaos import Chaos, busy_model
-from tests.fleet import QUICK, open_fleet
+from tests.fleet import open_fleet
+from tests.nursery import Nursery
 from tests.servers import OWN, PostgresServer, RedisServer, open_redis
 
-ACTS = ["kill", "flush", "kill", "stop redis", "kill", "restart postgres", "kill", "drain"]
-# A machine that is busy otherwise must not look like a worker that is gone.
-SETTINGS = {**QUICK, "CLAIM_TTL_S": "4", "SUSPECT_GRACE_S": "2"}
+RUNS = 200
+KILLS = 60
+EVERY_S = 1.0
+# What else is done, and behind how many kills.
+ELSE = {12: "flush", 24: "stop redis", 36: "restart postgres", 48: "drain"}
+PATIENCE_S = 300.0
+
+
+def _acts() -> list[str]:
+    acts = []
+    for number in range(1, KILLS + 1):
+        acts.append("kill")
+        if number in ELSE:
+            acts.append(ELSE[number])
+    return acts
 
 
 @pytest.fixture
@@ -29,10 +47,14 @@ def test_D03_D04_D08_D11_D21_every_run_succeeds_whatever_is_killed_flushed_stopp
     migrate(url)
     with (
         busy_model() as model,
-        open_fleet(url, own_redis.url, tmp_path, key_prefix=own_redis.key_prefix, settings_of=SETTINGS) as fleet,
+        Nursery() as nursery,
+        open_fleet(
+            url, own_redis.url, tmp_path, key_prefix=own_redis.key_prefix, settings_of={"METRICS_HOST": "127.0.0.1"}
+        ) as fleet,
     ):
+        fleet.nursery = nursery
         chaos = Chaos(fleet, own_postgres_server, own_redis, model, tmp_path / "effects")
-        chaos.start()
-        chaos.suffer(ACTS, pause_s=1.5, count=30)
-        assert chaos.done == {"kill": 4, "flush": 1, "stop redis": 1, "restart postgres": 1, "drain": 1}
-        chaos.assert_right(timeout_s=120)
+        chaos.start(beat=True)
+        chaos.suffer(_acts(), pause_s=EVERY_S, count=RUNS)
+        assert chaos.done == {"kill": KILLS, **dict.fromkeys(ELSE.values(), 1)}
+        chaos.assert_right(timeout_s=PATIENCE_S)

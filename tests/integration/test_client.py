@@ -538,6 +538,10 @@ def test_a_queued_question_is_withdrawn_or_refused(idle: Agentloom) -> None:
     withdrawn = idle.withdraw(session, queued)
     assert (withdrawn.state, withdrawn.input_id) == (InputState.WITHDRAWN, queued.input_id)
     assert idle.withdraw(session, queued.input_id) == withdrawn == idle.ask(session, "second", idempotency_key="q")
+    with pytest.raises(RequestError, match="has no run yet: `inputs` of its session names it"):
+        idle.stop(queued)
+    with pytest.raises(RequestError, match="is withdrawn and gets no run"):
+        idle.wait(withdrawn, timeout_s=1)
     with pytest.raises(RequestError) as refused:
         idle.withdraw(session, asked)
     assert refused.value.code is Code.INPUT_NOT_QUEUED

@@ -5,16 +5,18 @@ import socket
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agentloom_worker.broker.commands import CommandSender
 from agentloom_worker.broker.publisher import Message
 from agentloom_worker.devmodel import DevModel, Outcome
-from agentloom_worker.domain.dispatch import WakeUp
+from agentloom_worker.domain.dispatch import DispatchRow, WakeUp
 from agentloom_worker.ids import ClaimToken, ProcessId, RunId
+from agentloom_worker.runtime.lane import endpoint_of
 from agentloom_worker.wire.command import OpenSession, PublishRelease, StopRun, SubmitInput, WithdrawInput
-from tests.acceptance.harness import ask, dev_model, http_release, wait_for
+from tests.acceptance.harness import ask, dev_model, http_release, run_of, wait_for
 from tests.brokers import Broker
 from tests.databases import connect
 from tests.factories import python_tool
@@ -23,6 +25,7 @@ from tests.servers import PostgresServer, RedisServer
 
 CALL = {"answer": {"tool_calls": [{"name": "echo", "arguments": {"text": "{{last_user_text}}"}}]}}
 FINAL = {"answer": {"text": "{{first_user_text}} said {{tool_result:echo}}"}}
+ONE_ANSWER = {"when": {"user_text_contains": "one answer"}, "answer": {"text": "done"}}
 HELD = {
     "when": {"user_text_contains": "held", "assistant_turns": 1},
     "answer": {"text": "a long answer that is held", "hold": {"gate": "go", "after_chunks": 1}, "chunk_chars": 4},
@@ -31,7 +34,7 @@ HELD = {
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[DevModel]:
-    with dev_model(HELD, {"when": {"assistant_turns": 0}, **CALL}, FINAL) as served:
+    with dev_model(HELD, ONE_ANSWER, {"when": {"assistant_turns": 0}, **CALL}, FINAL) as served:
         yield served
 
 
@@ -110,6 +113,50 @@ def test_D06_duplicate_and_foreign_messages_change_nothing_and_all_runs_end_righ
     assert len(everything.lines("task_unknown")) + len(fleet.processes[1].lines("task_unknown")) == 1
     assert [handle.end() for handle in fleet.processes] == [0, 0]
     assert fleet.ports.store.list_workers() == []
+
+
+# Headers and bodies of strangers: (body, headers), sent as JSON.
+WORDS = "the words of a user"
+COMMAND = {"command": {"key": "k", "text": WORDS}}
+TASK = {"lang": "py", "task": "agentloom.submit_input", "id": "1", "root_id": "1", "parent_id": None}
+STRANGE: list[tuple[object, dict[str, Any]]] = [
+    ([[], COMMAND, {}], {**TASK, "task": "agentloom.submit_inputs"}),
+    ([[], COMMAND, {}], {**TASK, "task": ["agentloom.submit_input"]}),
+    ([[], COMMAND, {}], {"task": "agentloom.submit_input"}),
+    ([[], COMMAND, {}], {**TASK, "eta": "never"}),
+    ([[], COMMAND, {}], {**TASK, "timelimit": "short"}),
+    (WORDS, TASK),
+    ({"text": WORDS}, {}),
+    ({"task": "agentloom.submit_input", "id": "1", "args": 5, "kwargs": WORDS}, {}),
+    ({"task": [WORDS], "id": "1", "args": [], "kwargs": {}}, {}),
+]
+
+
+def test_D06_a_message_of_no_known_form_is_dropped_without_its_words_and_ends_no_worker(
+    any_fleet: Fleet, model: DevModel
+) -> None:
+    fleet = any_fleet
+    worker = fleet.worker(f"{STEPS},commands")
+    address = fleet.made.publisher.address
+    with address.publish_connection(5) as connection:
+        # RabbitMQ drops what comes before the queue is there.
+        address.queue("commands")(connection.default_channel).declare()
+        producer = connection.Producer(auto_declare=False)
+        for body, headers in STRANGE:
+            producer.publish(
+                body, exchange="", routing_key=address.name("commands"), serializer="json", headers=headers
+            )
+        producer.publish(
+            WORDS, exchange="", routing_key=address.name("commands"), content_type="application/x-yaml", headers=TASK
+        )
+    wait_for(lambda: len(worker.lines("message_rejected")) == len(STRANGE), "all but the unknown task are rejected")
+    wait_for(lambda: len(worker.lines("task_unknown")) == 1, "the unknown task is named")
+    assert fleet.made.publisher.backlog("commands") == 0
+    run = question(fleet, model, "after all that")
+    wait_for_ends(fleet, [run])
+    assert_right(fleet, [run])
+    assert worker.end() == 0
+    assert WORDS not in worker.log.read_text()
 
 
 def test_D10_a_row_of_another_version_is_put_back_and_runs_when_somebody_knows_it(
@@ -274,3 +321,24 @@ def test_N8_on_rabbitmq_with_quorum_queues_runs_end_right(
         wait_for_ends(fleet, runs)
         assert_right(fleet, runs)
         assert worker.end() == 0
+
+
+def test_requests_per_minute_are_counted_over_the_workers_of_a_fleet(fleet: Fleet, model: DevModel) -> None:
+    """Two workers, three allowed, five asked: two rows wait in the table for the minute, and hold nothing."""
+    allowed = {"MODEL_REQUESTS_PER_MINUTE": f"{endpoint_of(model.base_url)}=3"}
+    fleet.workers(2, **allowed)
+    sent = len(model.requests)
+    runs = [ask(fleet.ports, http_release(model), "one answer") for _ in range(5)]
+    store = fleet.ports.store
+
+    def waiting() -> list[DispatchRow]:
+        rows = [row for run in runs for row in store.list_dispatches(run_id=run) if row.step == "attempt_model"]
+        return [row for row in rows if row.last_error and "window" in row.last_error]
+
+    wait_for(lambda: len(waiting()) == 2, "two rows wait")
+    wait_for(lambda: sum(run_of(fleet.ports, run).status.terminal for run in runs) == 3, "three runs end")
+    assert len(model.requests) == sent + 3
+    now = store.now_us()
+    for row in waiting():
+        assert (row.attempts, row.failures, row.claimed_by) == (0, 0, None)
+        assert row.not_before > now + 10_000_000

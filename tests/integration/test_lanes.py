@@ -28,10 +28,12 @@ SETTINGS = Settings(control_poll_s=0.05, drain_s=20, model_lanes={"script:main":
 
 
 @contextmanager
-def process(url: str, redis_url: str, prefix: str, model: Model) -> Iterator[FleetProcess]:
+def process(
+    url: str, redis_url: str, prefix: str, model: Model, settings: Settings = SETTINGS
+) -> Iterator[FleetProcess]:
     """One process of four slots; its publisher brings no message, so that everything comes from the table."""
     fast = open_fast_path(redis_url, SystemClock(), prefix=prefix)
-    ports = make_ports(url, scripts={"main": model}, settings=SETTINGS, pool_size=8, fast=fast)
+    ports = make_ports(url, scripts={"main": model}, settings=settings, pool_size=8, fast=fast)
     broker = Broker()
     relay = Relay(ports.store, broker)
     opened = FleetProcess(FleetPorts(replace(ports, publish=relay.publish), relay, broker), slots=4)
@@ -70,6 +72,26 @@ def test_no_more_attempts_than_places_are_under_way_in_the_whole_fleet(
         assert [run_of(first.ports, run).status for run in runs] == ["succeeded"] * RUNS
         assert model.most <= PLACES
         assert all(operation.attempts_made == 1 for run in runs for operation in first.ports.store.list_operations(run))
+        assert run_audit(first.ports) == ()
+
+
+def test_no_more_requests_than_the_window_takes_are_begun_in_the_whole_fleet(
+    store_url: str, redis_url: str, redis_prefix: str
+) -> None:
+    """The window is a second here. A row that it does not let through waits in the table, and every run ends."""
+    model = Model()
+    model.gate.set()
+    full = telemetry.counters().get("windows_full", 0)
+    settings = replace(SETTINGS, model_lanes={}, model_requests={"script:main": PLACES}, model_window_s=1.0)
+    with ExitStack() as stack:
+        first, _ = (stack.enter_context(process(store_url, redis_url, redis_prefix, model, settings)) for _ in range(2))
+        runs = ask_many(first)
+        wait_for(over(first.ports, *runs), "all runs end")
+        store = first.ports.store
+        assert [run_of(first.ports, run).status for run in runs] == ["succeeded"] * RUNS
+        made = [operation for run in runs for operation in store.list_operations(run)]
+        assert all(operation.attempts_made == 1 for operation in made)
+        assert telemetry.counters()["windows_full"] >= full + RUNS - PLACES
         assert run_audit(first.ports) == ()
 
 

@@ -16,6 +16,7 @@ from agentloom_worker.storage.template import Template
 READ_WHOLE_TABLES = {"worker_prune"}
 # What refers to a blob, by the index that answers for it.
 REFERENCES = {
+    "attempt_transport_blob_ix",
     "release_blob_ix",
     "user_input_blob_ix",
     "operation_raw_blob_ix",

@@ -6,19 +6,23 @@ On PostgreSQL the order is forced by a lock that the test holds, on SQLite by ba
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from agentloom_worker.audit import run_audit
 from agentloom_worker.bootstrap import migrate_database
 from agentloom_worker.domain.run import Phase, RunStatus
 from agentloom_worker.domain.session import DeliveryState, OnBusy, UserInputDelivery
 from agentloom_worker.errors import Code, RequestError
+from agentloom_worker.limits import QUEUED_QUESTIONS_MAX
 from agentloom_worker.llm.adapters.scripted import ScriptedRequest, ScriptedTurn, TextTurn
 from agentloom_worker.runtime.accept import Sending, accept_input, stop_run
 from agentloom_worker.runtime.inputs import InputReceipt, InputState, read_receipt, withdraw_input
 from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.storage.tables import metadata
+from tests.factories import run_of_receipt
 from tests.ground import Ground, open_session, stand
 from tests.locks import Running, Session, holding, together, wait_for_waiters
 
@@ -209,6 +213,39 @@ def _busy_ground(url: str, on_busy: OnBusy) -> Ground:
         conn.execute(table.update().where(table.c.session_id == ground.session_id).values(on_busy=str(on_busy)))
     ground.receipt = say(ground, "first", Sending.QUESTION)
     return ground
+
+
+@pytest.mark.parametrize("refusal", [Code.SESSION_BUSY, Code.RUN_STOPPING, Code.SESSION_QUEUE_FULL])
+def test_a_command_that_met_itself_under_way_gets_its_receipt_and_no_refusal(database_url: str, refusal: Code) -> None:
+    """A command that comes twice at once: the second one finds no receipt yet, then what the first one has done."""
+    ground = _busy_ground(database_url, OnBusy.ENQUEUE if refusal is Code.SESSION_QUEUE_FULL else OnBusy.REJECT)
+    if refusal is Code.SESSION_QUEUE_FULL:
+        for number in range(QUEUED_QUESTIONS_MAX - 1):
+            say(ground, f"{number}", Sending.QUESTION)
+    else:
+        ground.worker.drive()
+    other = ground.other_worker()
+    told: list[InputReceipt] = []
+    entered: list[str] = []
+
+    def says_it_first(_conn: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        if not entered and "FROM run" in statement:
+            entered.append(statement)
+            told.append(say(ground, "twice", Sending.QUESTION, other.ports))
+            if refusal is Code.RUN_STOPPING:
+                stop_run(other.ports, run_of_receipt(told[0]))
+
+    engine = ground.store.driver.engine
+    sa.event.listen(engine, "before_cursor_execute", says_it_first)
+    try:
+        receipt = say(ground, "twice", Sending.QUESTION)
+    finally:
+        sa.event.remove(engine, "before_cursor_execute", says_it_first)
+    assert (receipt.input_id, receipt.input_seq) == (told[0].input_id, told[0].input_seq)
+    with pytest.raises(RequestError) as refused:
+        say(ground, "something else", Sending.QUESTION)
+    assert refused.value.code is refusal
+    finish(ground)
 
 
 @pytest.mark.parametrize("on_busy", [OnBusy.ENQUEUE, OnBusy.INTERRUPT, OnBusy.SUPPLEMENT])

@@ -45,6 +45,8 @@ class Sizes:
     chaos_s: float = _seconds(60.0, 12.0)
     chaos_every_s: float = 1.5
     chaos_runs: int = _count(200, 20)
+    # the reading of streams
+    spoilt_streams: int = _count(1_000_000, 10_000)
     # Bounds of waits, not sizes: what hangs is found by them.
     patience_s: float = _seconds(1_800.0, 120.0)
 

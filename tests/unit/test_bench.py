@@ -138,6 +138,7 @@ def test_the_page_shows_every_case_and_both_ends_of_a_worker() -> None:
     assert f"| {recovery.KILL.name} | attempt_call | 1 | 22.00 | 22.50 | 22.50 |" in page
     assert f"| {recovery.DRAIN.name} | attempt_model | 1 | 0.10 | 2.50 | 2.50 |" in page
     assert "| streams open at once | 200 |" in page
+    assert "| resident memory a stream, KB | 410 |" in page
     assert report.fleet_tables(None) == []
 
 
@@ -248,3 +249,54 @@ def test_the_page_shows_the_cost_by_history_and_where_prefixes_break() -> None:
     assert "| 1,000 records | 12,345 | warm | prepare | 3.60 | 9.00 | 10 | 9 | 10 |" in page
     assert "| 1 × 50 | 0.950 | 0.940 | 0.960 | 0.900 | record 3 | – |" in page
     assert report.context_tables([]) == []
+
+
+LLM: dict[str, Any] = {
+    "chunk_bytes": 4096,
+    "chunk_chars": 12,
+    "official": "3.57.0",
+    "parse": [
+        {
+            "protocol": name,
+            "stream_bytes": 2_000_000,
+            "events": 1000,
+            "ours_mb_per_s": 40.0,
+            "ours_us_per_event": 5.0,
+            "official_mb_per_s": 40.0 / ratio,
+            "ratio": ratio,
+        }
+        for name, ratio in (("openai-chat", 16.0), ("openai-responses", 4.0))
+    ],
+    "body": [
+        {
+            "protocol": "openai-chat",
+            "messages": 200,
+            "body_bytes": 465_000,
+            "cold_us": 3400.0,
+            "loop_us": 85.0,
+            "warm_us": 40.0,
+            "dumps_us": 1600.0,
+            "loop_ratio": 18.8,
+            "warm_ratio": 40.0,
+        }
+    ],
+}
+
+
+def test_the_slower_protocol_is_held_against_the_targets() -> None:
+    found = verdicts({"llm": LLM})
+    assert found[targets.PARSE.name] == (4.0, "missed by 20.0 %")
+    assert found[targets.WARM_BODY.name] == (40.0, "met")
+
+
+def test_without_the_official_client_its_target_is_not_measured() -> None:
+    alone = {**LLM, "official": None, "parse": [{**LLM["parse"][0], "ratio": None, "official_mb_per_s": None}]}
+    assert verdicts({"llm": alone})[targets.PARSE.name] == (None, "not measured")
+    assert "the official client is not installed" in "\n".join(report.llm_tables(alone))
+
+
+def test_the_page_shows_both_sides_of_the_model_protocols() -> None:
+    page = "\n".join(report.llm_tables(LLM))
+    assert "| openai-chat | 2.00 | 1000 | 40.0 | 5.0 | 2.5 | 16.0 |" in page
+    assert "| openai-chat | 200 | 465 | 3400 | 85 | 40 | 1600 | 18.8 | 40.0 |" in page
+    assert report.llm_tables(None) == []

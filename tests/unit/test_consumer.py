@@ -42,6 +42,24 @@ def test_the_event_loop_hears_of_a_task_whose_callback_raises() -> None:
     assert len(told) == 1
 
 
+def test_a_task_that_celery_cannot_end_frees_its_slot() -> None:
+    ended: list[object] = []
+    there = threading.Event()
+
+    def fail() -> None:
+        raise ValueError
+
+    def done(result: object) -> None:
+        ended.append(result)
+        there.set()
+
+    pool = TaskPool(limit=1)
+    telling(pool.apply_async, lambda _callback: None)(fail, callback=done, accept_callback=lambda *_: None)
+    assert there.wait(30)
+    pool.on_stop()
+    assert ended == [(0, None, 0.0)]
+
+
 def test_a_consumer_of_the_threads_pool_tells_its_own_loop() -> None:
     hub, pool = Hub(), TaskPool(limit=1)
     heard: list[object] = []

@@ -38,6 +38,8 @@ def test_every_setting_is_read_from_its_variable(monkeypatch: pytest.MonkeyPatch
         "log_format": "text", "log_level": "DEBUG", "fusion": "false",
         "claim_ttl_s": "30", "metrics_host": "127.0.0.1", "key_prefix": "mine:", "queue_prefix": "mine.",
         "sentinel_master": "main", "model_lanes": "api.example.com=9",
+        "model_requests_per_minute": "api.example.com=9", "model_tokens_per_minute": "*=9",
+        "keep_transport": "all",
     }  # fmt: skip
     before = FleetSettings()
     for line in settings_reference():
@@ -61,6 +63,10 @@ def test_no_password_is_shown() -> None:
         ("inline_hops", "many"),
         ("broker", "http://secret"),
         ("redis", "amqp://secret"),
+        ("broker", "redis://:secret#word@127.0.0.1:6379/0"),
+        ("broker", "amqp://user:secret/word@127.0.0.1//"),
+        ("redis", "redis://127.0.0.1:6379/0?password=secret"),
+        ("broker", "sentinel://127.0.0.1:26379;sentinel://:se/cret@127.0.0.1:26380"),
         ("queue_prefix", "a secret"),
         ("claim_ttl_s", "0"),
         ("log_level", "secret"),
@@ -68,6 +74,8 @@ def test_no_password_is_shown() -> None:
         ("model_lanes", "https://secret=3"),
         ("model_lanes", "secret=0"),
         ("model_lanes", "secret=1 SECRET=2"),
+        ("model_requests_per_minute", "secret"),
+        ("model_tokens_per_minute", "secret=0"),
     ],
 )
 def test_what_is_wrong_is_named_and_not_shown(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:

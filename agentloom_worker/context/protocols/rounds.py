@@ -4,6 +4,7 @@ Every text that this module makes is part of requests that were frozen: golden t
 change of any of them is another version of the protocol.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from agentloom_worker.canonical import canonical_bytes, effective_text
@@ -204,8 +205,13 @@ def _placeholder(call: CallState) -> str:
     return canonical_bytes(document).decode()
 
 
+# How the runtime's own lines begin, wherever such a beginning stands: what breaks lines is not for us to say.
+_IMITATED = re.compile(r"\[(?=\s*(?:run|end of|agentloom)\b)", re.IGNORECASE)
+
+
 def _broken(run: EndedRun, broken: BrokenAnswer) -> Item:
-    shown = broken.text[:HISTORY_PARTIAL_CHARS]
+    """A note of the system with words of the model in it, which must not pass for words of the system."""
+    shown = _IMITATED.sub("(", broken.text[:HISTORY_PARTIAL_CHARS])
     cut = f"; its first {len(shown)} of {len(broken.text)} characters" if len(shown) < len(broken.text) else ""
     text = (
         f"[run {run.run_no}: an answer of the model that broke off follows{cut}; it is not a complete answer,"

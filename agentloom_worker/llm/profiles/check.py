@@ -15,7 +15,6 @@ from agentloom_worker.wire.release_source import Path
 # Simulations answer in the form of chat completions, for any profile.
 SIMULATED: Final = "scripted"
 
-_RESPONSES: Final = "openai-responses"
 _UNSUPPORTED = "MODEL_FEATURE_UNSUPPORTED: "
 
 
@@ -37,9 +36,12 @@ def model_problems(model: Mapping[str, object]) -> Iterator[tuple[Path, str]]:
         listed = " or ".join(offered)
         yield ("protocol",), f"{_UNSUPPORTED}profile {profile.name} offers {listed}, not {protocol}"
         return
-    if protocol == _RESPONSES and _orders_roles(model, profile):
-        text = f"profile {profile.name} has a strict order of roles, which openai-chat alone keeps: say openai-chat"
-        yield ("protocol",), f"{_UNSUPPORTED}{text}"
+    if protocol == "openai-responses" and (profile.strict_alternation or profile.first_must_be_user):
+        # Whether their Responses servers want the same order is documented by none of them.
+        yield (
+            ("protocol",),
+            f"{_UNSUPPORTED}profile {profile.name} wants an order of roles: {protocol} makes none",
+        )
         return
     yield from _parameter_problems(model, profile, protocol)
 
@@ -72,23 +74,15 @@ def _dialect_problems(model: Mapping[str, object], profile: Profile) -> Iterator
         yield ("dialect",), f"belongs to `profile: custom`; the flags of {profile.name} are its own"
 
 
-def _orders_roles(model: Mapping[str, object], profile: Profile) -> bool:
-    dialect = model.get("dialect")
-    if profile is CUSTOM and isinstance(dialect, dict):
-        return bool(dialect.get("strict_alternation") or dialect.get("first_must_be_user"))
-    return profile.strict_alternation or profile.first_must_be_user
-
-
 def _parameter_problems(model: Mapping[str, object], profile: Profile, protocol: str) -> Iterator[tuple[Path, str]]:
     written = model.get("parameters")
     parameters = written if isinstance(written, dict) else {}
     allowed = profile.parameters_of(protocol)
-    owned = OWNED_PARAMETERS.get(protocol, frozenset())
     dialect = model.get("dialect")
     if profile is CUSTOM and isinstance(dialect, dict) and isinstance(dialect.get("parameters"), list):
         allowed = frozenset(name for name in dialect["parameters"] if isinstance(name, str))
     for name in parameters:
-        if allowed is not None and name not in allowed and name not in owned:
+        if allowed is not None and name not in allowed and name not in OWNED_PARAMETERS:
             text = f"{_UNSUPPORTED}profile {profile.name} carries no such parameter; it carries {_listed(allowed)}"
             yield ("parameters", name), text
     for dotted in sorted(profile.unsupported):

@@ -55,17 +55,16 @@ class Profile:
 
     Messages: `mid_system`, `strict_alternation` and `first_must_be_user` say which sequences of roles the
     provider takes (RULINGS A12). `reasoning_replay` says when reasoning goes back, in `reasoning_field`;
-    `reasoning_if_empty` sends the field with calls also where the model gave none. In responses, items go back in
-    place of a field; with `encrypted_reasoning`, their `encrypted_content`, which a request then asks for.
+    `reasoning_if_empty` sends the field with calls also where the model gave none.
 
     Streams: `stream_options` asks for usage. `done_required`: the stream is complete only after `[DONE]`;
     otherwise a finish reason and a well-framed end of the body will do. `new_id_opens_call`: a new id on a used
-    index is a new call instead of a protocol error (CASES S04). These three are of chat completions only:
-    responses have one rule for all.
+    index is a new call instead of a protocol error (CASES S04). These are of chat completions only: Responses has one
+    rule for all. `encrypted_reasoning`: what is replayed of a Responses model's reasoning is its `encrypted_content`.
 
-    Settings: `output_limit_field` names the parameter that bounds the output of chat completions. `parameters` are
-    those that exist in chat completions, `responses_parameters` those in responses; None: any, the endpoint itself
-    refuses what it does not know. `unsupported` are dotted paths into their values that need what the profile lacks.
+    Settings: `output_limit_field` names the parameter that bounds the output. `parameters` are those that
+    exist in chat completions, `responses_parameters` those in responses; None: any, the endpoint itself refuses
+    what it does not know. `unsupported` are dotted paths into their values that need what the profile lacks.
 
     Errors: `codes` and `statuses` classify before the common tables do; `base_resp_errors` reads an error out
     of the `base_resp` of a 200 answer. `props_path` is where a server says which window it serves.

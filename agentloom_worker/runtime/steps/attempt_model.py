@@ -27,6 +27,7 @@ from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.runtime.result import StepResult, hash_command
 from agentloom_worker.runtime.retry import RetryAt, retry_drain, retry_failure, retry_unknown
 from agentloom_worker.runtime.slice import Slice
+from agentloom_worker.runtime.transport import with_transport
 
 
 def attempt_model(ports: Ports, slice_: Slice, live: Live, outcome: Outcome) -> StepResult:
@@ -34,6 +35,16 @@ def attempt_model(ports: Ports, slice_: Slice, live: Live, outcome: Outcome) -> 
     operation, attempt = slice_.operation, slice_.attempt
     if operation is None or attempt is None:
         raise InvariantError(f"dispatch {live.claim.dispatch_id} has no attempt")
+    encoded = outcome.transport if isinstance(outcome, ModelEnded) else None
+    attempt, blobs = with_transport(ports, slice_.run.owner_id, attempt, encoded)
+    result = _ended(ports, slice_, live, operation, attempt, outcome)
+    return replace(result, blobs=(*result.blobs, *blobs)) if blobs else result
+
+
+def _ended(
+    ports: Ports, slice_: Slice, live: Live, operation: Operation, attempt: Attempt, outcome: Outcome
+) -> StepResult:
+    """The write set of an attempt that has what it received."""
     match outcome:
         case ModelEnded(outcome=Completed(response=response)):
             return _completed(ports, slice_, operation, attempt, response)

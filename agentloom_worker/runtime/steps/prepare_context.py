@@ -114,7 +114,8 @@ def _project(ports: Ports, slice_: Slice) -> tuple[Slice, tuple[Put, ...]]:
         cause = f"prompt:{context.context_id}"
         appended = append_records(context, view, [record], ids=ports.ids, cause_key=cause, protected=True)
         puts.extend((*appended.puts, Put(context, appended.context)))
-        context, view = appended.context, add_history(ports, slice_.run, slice_.release, appended.view)
+        context = appended.context
+        view = add_history(ports, slice_.run, context, slice_.release, appended.view)
     inputs = list(slice_.inputs)
     for position, pending in enumerate(inputs):
         if pending.delivery.context_seq is not None:

@@ -1,8 +1,11 @@
 """Http tools against real servers on loopback: what is sent, what an answer becomes, and what is known at each end."""
 
+import gzip
 import json
 import ssl
 import threading
+import tracemalloc
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -257,6 +260,50 @@ def test_answer_above_the_limit_is_refused_and_not_read_on() -> None:
 def test_answer_of_just_the_limit_is_taken() -> None:
     with serving(answer("200 OK", b"x" * 10_000, "Content-Type: text/plain")) as server:
         assert call(tool(server, max_bytes=10_000)).text == "x" * 10_000
+
+
+@pytest.mark.parametrize("coding", ["gzip", "x-gzip", "deflate", "identity"])
+def test_answer_that_a_server_packs_unasked_is_unpacked_once(coding: str) -> None:
+    plain = b'{"ok":true}'
+    body = {"deflate": zlib.compress(plain), "identity": plain}.get(coding, gzip.compress(plain))
+    head = f"Content-Type: application/json\r\nContent-Encoding: {coding}"
+    with serving(answer("200 OK", body, head)) as server:
+        assert call(tool(server)).structured == ({"ok": True},)
+
+
+@pytest.mark.parametrize(
+    ("coding", "body"),
+    [
+        ("br", b"\x00"),
+        ("gzip, gzip", gzip.compress(gzip.compress(b"{}"))),
+        ("gzip", b"not packed"),
+        ("gzip", gzip.compress(b'{"ok":true}')[:-4]),
+        ("gzip", gzip.compress(b"{}") + b"more"),
+    ],
+)
+def test_answer_of_a_coding_that_is_not_undone_is_a_typed_failure(coding: str, body: bytes) -> None:
+    with serving(answer("200 OK", body, f"Content-Type: application/json\r\nContent-Encoding: {coding}")) as server:
+        failure = failure_of(call(tool(server)))
+    assert (failure.code, failure.external_outcome) == (Code.TOOL_OUTPUT_INVALID, Executed.EXECUTED)
+    assert "cannot be read" in failure.message
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_packed_answer_is_unpacked_no_further_than_its_limit(layers: int) -> None:
+    body = bytes(64 * 2**20)
+    for _ in range(layers):
+        body = gzip.compress(body, 9)
+    head = f"Content-Type: text/plain\r\nContent-Encoding: {', '.join(['gzip'] * layers)}"
+    with serving(answer("200 OK", body, head)) as server:
+        spec = tool(server, max_bytes=10_000)
+        tracemalloc.start()
+        try:
+            failure = failure_of(call(spec))
+            _, most_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert failure.code == Code.TOOL_OUTPUT_INVALID
+    assert most_bytes < 8 * 2**20
 
 
 def test_output_schema_is_checked() -> None:

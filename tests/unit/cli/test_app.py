@@ -43,7 +43,7 @@ RUN_KEYS = {
     "ended_at",
     "deadline_at",
 }
-RECEIPT_KEYS = {"session_id", "run_id", "input_id", "input_seq", "release_id", "kind", "state"}
+RECEIPT_KEYS = {"session_id", "run_id", "input_id", "input_seq", "release_id", "kind", "state", "code"}
 SESSION_KEYS = {
     "session_id",
     "agent_id",
@@ -67,6 +67,7 @@ INPUT_KEYS = {
     "origin_run_id",
     "run_id",
     "run_ids",
+    "code",
 }
 ROUND_KEYS = {
     "run_id",

@@ -182,6 +182,7 @@ def test_connections_are_counted_for_every_process_that_is_there(
         ([WORKER], replace(QUEUE, due=2, oldest_due_ms=31_000, slots=0), {"queue.model": State.FAIL}),
         ([WORKER], replace(QUEUE, parked=1), {"fleet.parked": State.WARN}),
         ([WORKER], replace(QUEUE, slots=0), {"fleet.queues": State.WARN}),
+        ([WORKER], replace(QUEUE, queue="compaction", slots=0), {"fleet.queues": State.WARN}),
         ([WORKER], replace(QUEUE, queue="solitary", slots=0), {}),
         ([], replace(QUEUE, slots=0), {"fleet.workers": State.WARN}),
         ([replace(WORKER, draining=True)], QUEUE, {"fleet.workers": State.WARN}),

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from agentloom_worker.cli.output import document, duration, print_table, print_text, printable
+from agentloom_worker.cli.output import document, duration, note, print_table, print_text, printable
 
 
 class Colour(StrEnum):
@@ -52,10 +52,11 @@ def test_values_become_json_with_instants_in_utc() -> None:
 )
 def test_control_characters_do_not_reach_a_terminal(text: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert printable(text) == expected
-    terminal = Terminal()
-    monkeypatch.setattr("sys.stdout", terminal)
-    print_text(text)
-    assert terminal.getvalue() == f"{expected}\n"
+    for stream, say in (("sys.stdout", print_text), ("sys.stderr", note)):
+        terminal = Terminal()
+        monkeypatch.setattr(stream, terminal)
+        say(text)
+        assert terminal.getvalue() == f"{expected}\n"
 
 
 def test_a_pipe_gets_the_text_verbatim(capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,3 +56,15 @@ class RecordingFastPath(LocalFastPath):
     def give_slot(self, name: str, owner: str) -> None:
         self._ask("give_slot")
         super().give_slot(name, owner)
+
+    def enter_window(self, name, rate, owner, tokens, window_ms) -> int:
+        self._ask("enter_window")
+        return super().enter_window(name, rate, owner, tokens, window_ms)
+
+    def correct_window(self, name, owner, before, tokens) -> None:
+        self._ask("correct_window")
+        super().correct_window(name, owner, before, tokens)
+
+    def leave_window(self, name, owner, before) -> None:
+        self._ask("leave_window")
+        super().leave_window(name, owner, before)

@@ -10,6 +10,7 @@ import pytest
 from agentloom_worker import limits, telemetry
 from agentloom_worker.clock import ManualClock
 from agentloom_worker.ids import ClaimToken, DispatchId, RunId
+from agentloom_worker.leases.fast_path import Rate
 from agentloom_worker.leases.guard import GuardedFastPath
 from tests.unit.leases.recording import AwayError, RecordingFastPath
 
@@ -41,6 +42,9 @@ QUESTIONS: list[tuple[Callable[[GuardedFastPath], object], object]] = [
     (lambda guarded: guarded.pushed([RUN]), frozenset()),
     (lambda guarded: guarded.take_slot("model", 1, "a", 1000), True),
     (lambda guarded: guarded.give_slot("model", "a"), None),
+    (lambda guarded: guarded.enter_window("model", Rate(1, 1), "a", 1, 1000), 0),
+    (lambda guarded: guarded.correct_window("model", "a", 1, 2), None),
+    (lambda guarded: guarded.leave_window("model", "a", 1), None),
 ]
 
 

@@ -23,7 +23,6 @@ from agentloom_worker.llm.chat_assembly import ChatAssembly
 from agentloom_worker.llm.chat_encoding import RESERVED_PARAMETERS, ChatEncoding
 from agentloom_worker.llm.http_failures import failure_of_frame, failure_of_status
 from agentloom_worker.llm.profiles import PROFILES, ErrorClass, Profile, custom_profile
-from agentloom_worker.llm.responses_assembly import ResponsesAssembly
 from agentloom_worker.runtime.publish import resolve_release
 from agentloom_worker.wire.release import DialectDocument
 from tests.factories import release_document
@@ -157,34 +156,6 @@ def test_a_protocol_that_a_provider_does_not_offer_is_refused(monkeypatch: pytes
     assert text == "MODEL_FEATURE_UNSUPPORTED: profile deepseek offers openai-responses, not openai-chat"
     # A simulation stands for any of them.
     assert bound(profile="deepseek", protocol="scripted", base_url="script:x").profile == "deepseek"
-
-
-STRICT = {"mid_system": False, "first_must_be_user": True}
-
-
-@pytest.mark.parametrize(
-    "model", [{"profile": "vllm"}, {"profile": "llama-cpp"}, {"profile": "custom", "dialect": STRICT}]
-)
-def test_responses_are_refused_to_a_profile_whose_order_of_roles_they_do_not_make(model: dict[str, Any]) -> None:
-    text = problems(protocol="openai-responses", **model)["/models/main/protocol"]
-    assert text == (
-        f"MODEL_FEATURE_UNSUPPORTED: profile {model['profile']} has a strict order of roles, which openai-chat alone "
-        "keeps: say openai-chat"
-    )
-    assert bound(**model).profile == model["profile"]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_what_may_be_published_with_responses_has_an_adapter(name: str) -> None:
-    profile = PROFILES[name]
-    if profile.strict_alternation or "openai-responses" not in (profile.protocols or ("openai-responses",)):
-        assert problems(protocol="openai-responses", profile=name)
-        return
-    parameters = dict.fromkeys(profile.responses_parameters or (), 1)
-    model = bound(protocol="openai-responses", profile=name, parameters=parameters)
-    assert [key for key, _ in model.parameters] == sorted(parameters)
-    adapter = Adapters(AdapterPorts(SystemClock())).of(model.protocol, model.profile)
-    assert adapter is not None and adapter.version == f"openai-responses@1/{name}@{profile.version}"
 
 
 def test_a_simulation_never_takes_the_address_of_a_provider() -> None:
@@ -346,5 +317,3 @@ def test_S03_an_error_in_base_resp_is_a_provider_error_where_the_profile_says_so
     fine = {"choices": [], "base_resp": {"status_code": 0, "status_msg": ""}}
     assert ChatAssembly(PROFILES["minimax"]).apply_frame(fine) is None
     assert ChatAssembly(PROFILES["generic"]).apply_frame(frame) is None
-    with pytest.raises(ProviderReportedError):
-        ResponsesAssembly(PROFILES["minimax"]).apply_document({"output": None, **frame})

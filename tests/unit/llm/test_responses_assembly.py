@@ -101,7 +101,7 @@ def test_S04_interleaved_items_stay_apart_and_keep_their_order() -> None:
             "another text",
         ),
         ((opened(0, type="custom_tool_call", name="shell"),), "was not offered"),
-        ((event("response.output_item.added", item={}),), "neither by index nor by id"),
+        ((event("response.output_item.added", item={}),), "an event names no output item"),
         ((event("response.output_text.delta", item_id="msg_1", delta="x"),), "was not opened"),
         ((event("response.output_item.added", output_index="0", item={}),), "output_index is not a number"),
         ((event("response.output_item.added", output_index=0),), "item is not a JSON object"),

@@ -66,6 +66,8 @@ def test_what_is_wrong_with_a_command_is_its_reply(worker: Worker) -> None:
         ("submit_input", {"session_id": SESSION, "text": "hello", "release_id": unknown}, "RELEASE_NOT_FOUND"),
         ("stop_run", {"run_id": unknown}, "RUN_NOT_FOUND"),
         ("publish_release", {"document": {"schema_version": 1}}, "RELEASE_INVALID"),
+        ("open_session", {"agent_id": "no\0body", "session_id": unknown}, "INPUT_INVALID"),
+        ("open_session", {"agent_id": "\ud800", "session_id": unknown}, "INPUT_INVALID"),
         ("submit_input", {"session_id": "no id", "text": "hello"}, "INPUT_INVALID"),
         ("submit_input", {"session_id": SESSION, "text": "hello", "v": 2}, "INPUT_INVALID"),
     ):

@@ -1,6 +1,8 @@
 """Lanes: an endpoint's attempts are limited, and whoever finds no place waits in the table and not in a slot."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,13 +10,27 @@ import pytest
 from agentloom_worker import telemetry
 from agentloom_worker.clock import ManualClock
 from agentloom_worker.domain.dispatch import DispatchRow
+from agentloom_worker.domain.model import (
+    Cancelled,
+    Category,
+    Completed,
+    Executed,
+    Failed,
+    Failure,
+    ModelOutcome,
+    ModelResponse,
+    Partial,
+    Usage,
+)
+from agentloom_worker.domain.policy import RetryClass
 from agentloom_worker.ids import RunId
-from agentloom_worker.leases import FastPath
+from agentloom_worker.leases import FastPath, Rate
 from agentloom_worker.leases.guard import GuardedFastPath
 from agentloom_worker.leases.local import LocalFastPath
 from agentloom_worker.llm.adapters.scripted import ScriptedRequest, TextTurn
-from agentloom_worker.runtime.lane import endpoint_of, pause_us
+from agentloom_worker.runtime.lane import Share, endpoint_of, pause_us, window_pause_us
 from agentloom_worker.runtime.ports import Settings
+from agentloom_worker.runtime.request import rebuild_request
 from agentloom_worker.storage.schema import migrate
 from tests.acceptance.harness import answer, ask, attempts, events, rows, run_of
 from tests.factories import release_document
@@ -32,11 +48,12 @@ class Model:
     def __init__(self) -> None:
         self.during: Callable[[], None] = lambda: None
         self.asked = 0
+        self.usage: Usage | None = None
 
     def __call__(self, _request: ScriptedRequest) -> TextTurn:
         self.asked += 1
         self.during()
-        return TextTurn("done")
+        return TextTurn("done", usage=self.usage)
 
 
 @pytest.fixture
@@ -199,3 +216,141 @@ def test_the_longer_a_row_has_waited_the_later_it_asks_again() -> None:
 )
 def test_endpoint_is_host_and_port(base_url: str, endpoint: str) -> None:
     assert endpoint_of(base_url) == endpoint
+
+
+# -- so many requests and tokens in a minute ----------------------------------------------------------
+
+WINDOW_MS = 60_000
+
+
+def limited(
+    folder: Path,
+    clock: ManualClock,
+    model: Model,
+    fast: FastPath,
+    *,
+    requests: int = 0,
+    tokens: int = 0,
+    **options: object,
+) -> Worker:
+    """A worker whose endpoint takes so many in a minute; 0: any number."""
+    url = f"sqlite:///{folder}/test.sqlite"
+    migrate(url)
+    of = {"script:main": requests} if requests else {}
+    settings = Settings(model_requests=of, model_tokens={"*": tokens} if tokens else {}, **options)
+    return make_worker(url, clock=clock, scripts={"main": model}, settings=settings, fast=fast, solitary=False)
+
+
+def test_full_window_hands_the_row_back_uncounted_until_it_lets_one_more_through(
+    tmp_path: Path, clock: ManualClock, model: Model, fast: LocalFastPath
+) -> None:
+    with closing(limited(tmp_path, clock, model, fast, requests=1)) as worker:
+        assert fast.enter_window(LANE, Rate(1, None), "another", 1, WINDOW_MS) == 0
+        full = telemetry.counters().get("windows_full", 0)
+        run = first_try(worker)
+        row = waiting_row(worker, run)
+        assert (row.attempts, row.failures, row.losses, row.parked_at, row.claimed_by) == (0, 0, 0, None, None)
+        assert row.last_error == "the window of script:main is full"
+        now = worker.ports.store.now_us()
+        assert now + 59_000_000 < row.not_before <= now + 65_000_000
+        assert (telemetry.counters()["windows_full"], model.asked) == (full + 1, 0)
+        assert worker.keeper.held() == []
+        worker.drive()
+        assert (run_of(worker.ports, run).status, model.asked) == ("succeeded", 1)
+        (attempt,) = attempts(worker.ports, run)
+        assert attempt.state == "complete" and not attempt.maybe_sent
+        assert "attempt.retrying" not in events(worker.ports, run)
+
+
+def test_full_window_gives_the_place_in_the_lane_back(
+    tmp_path: Path, clock: ManualClock, model: Model, fast: LocalFastPath
+) -> None:
+    with closing(limited(tmp_path, clock, model, fast, requests=1, model_lanes=ONE)) as worker:
+        assert fast.enter_window(LANE, Rate(1, None), "another", 1, WINDOW_MS) == 0
+        run = first_try(worker)
+        assert waiting_row(worker, run).last_error == "the window of script:main is full"
+        assert fast.take_slot(LANE, 1, "another", LONG_MS)
+
+
+def test_estimate_is_reserved_before_the_send_and_corrected_by_the_usage(
+    tmp_path: Path, clock: ManualClock, model: Model, fast: LocalFastPath
+) -> None:
+    budget, seen = 100_000, []
+    with closing(limited(tmp_path, clock, model, fast, tokens=budget)) as worker:
+        # An entry that fills what the estimate leaves; the smallest that does not fit says how much was reserved.
+        model.during = lambda: seen.append(reserved(fast, budget))
+        model.usage = Usage(70_000, 20_000)
+        run = ask(worker.ports, release_document())
+        worker.drive()
+        operation = worker.ports.store.list_operations(run)[0]
+        body = rebuild_request(worker.ports, operation)
+        assert seen == [-(-len(body) // 3)]
+        assert reserved(fast, budget) == 90_000
+
+
+def reserved(fast: FastPath, budget: int) -> int:
+    """How many tokens are in the window: found by asking for ever fewer, and leaving it again."""
+    low, high = 0, budget
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fast.enter_window(LANE, Rate(None, budget), "probe", middle, WINDOW_MS) == 0:
+            fast.leave_window(LANE, "probe", middle)
+            low = middle
+        else:
+            high = middle - 1
+    return budget - low
+
+
+REFUSED_BEFORE = Failure(
+    "MODEL_TRANSPORT_FAILED", Category.TRANSPORT, "no connection", Executed.NOT_EXECUTED, RetryClass.TRANSPORT
+)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "left"),
+    [
+        (Failed(REFUSED_BEFORE, Partial()), 0),
+        (Failed(replace(REFUSED_BEFORE, http_status=429), Partial()), 40),
+        (Failed(replace(REFUSED_BEFORE, external_outcome=Executed.UNKNOWN), Partial()), 40),
+        (Cancelled(Partial(), sent=False), 0),
+        (Cancelled(Partial(), sent=True), 40),
+        (Completed(ModelResponse("x", (), "stop")), 40),
+        (Completed(ModelResponse("x", (), "stop", usage=Usage(5, 7))), 12),
+    ],
+)
+def test_what_was_sent_stays_in_the_window_and_what_was_not_leaves_it(
+    fast: LocalFastPath, outcome: ModelOutcome, left: int
+) -> None:
+    share = Share(fast, "script:main", Rate(None, 100), "me", 40, WINDOW_MS)
+    assert share.take() == 0
+    share.settle(outcome)
+    assert reserved(fast, 100) == left
+
+
+def test_a_request_larger_than_the_limit_reserves_the_limit(fast: LocalFastPath) -> None:
+    share = Share(fast, "script:main", Rate(None, 100), "me", 4000, WINDOW_MS)
+    assert share.take() == 0 and reserved(fast, 100) == 100
+    share.settle(Completed(ModelResponse("x", (), "stop", usage=Usage(60, 0))))
+    assert reserved(fast, 100) == 60
+
+
+def test_window_that_cannot_be_asked_limits_nobody(tmp_path: Path, clock: ManualClock, model: Model) -> None:
+    store = RecordingFastPath(clock)
+    guarded = GuardedFastPath(store, (AwayError,), clock)
+    with closing(limited(tmp_path, clock, model, guarded, requests=1, tokens=1)) as worker:
+        store.away = True
+        runs = [ask(worker.ports, release_document()) for _ in range(3)]
+        worker.drive()
+        assert [run_of(worker.ports, run).status for run in runs] == ["succeeded"] * 3
+        assert clock.monotonic_s() < 60
+
+
+@pytest.mark.parametrize(
+    ("thrown", "waited_us", "expected"), [(0.0, 0, 1_500_000), (0.5, 0, 1_750_000), (0.5, 60_000_000, 4_000_000)]
+)
+def test_waits_for_a_window_end_apart(thrown: float, waited_us: int, expected: int) -> None:
+    class Dice:
+        def random(self) -> float:
+            return thrown
+
+    assert window_pause_us(Dice(), 1500, waited_us) == expected

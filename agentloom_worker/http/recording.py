@@ -1,0 +1,118 @@
+"""What an endpoint answered to one call, byte for byte and within bounds: kept for whoever has to explain it."""
+
+import re
+from collections import deque
+from collections.abc import Mapping
+
+import httpx
+
+from agentloom_worker import limits
+from agentloom_worker.domain.transport import Transport
+from agentloom_worker.secrecy import REDACTED
+
+_REDACTED = REDACTED.encode()
+_TYPE = re.compile(r"[\w.+\-]{1,64}/[\w.+\-]{1,64}", re.ASCII)
+
+
+class Recording:
+    """The body of one answer: its beginning and its end, whole chunks each. For the thread that reads it.
+
+    Chunks are kept as they are until `finish`, so an attempt costs no more than holding on to them.
+    """
+
+    def __init__(
+        self, *, head_bytes: int = limits.TRANSPORT_HEAD_BYTES, tail_bytes: int = limits.TRANSPORT_TAIL_BYTES
+    ) -> None:
+        self._head_bytes = head_bytes
+        self._tail_bytes = tail_bytes
+        self._status: int | None = None
+        self._type = ""
+        self._encoding = ""
+        self._head: list[bytes] = []
+        self._head_size = 0
+        self._tail: deque[bytes] = deque()
+        self._tail_size = 0
+        self._size = 0
+
+    def begin(self, status: int, headers: Mapping[str, str]) -> None:
+        """The status line and the headers have arrived."""
+        self._status = status
+        self._type = headers.get("content-type", "").partition(";")[0].strip().lower()
+        self._encoding = headers.get("content-encoding", "").strip().lower()
+
+    def take(self, chunk: bytes) -> None:
+        """The next bytes of the body, as they came."""
+        self._size += len(chunk)
+        if self._head_size < self._head_bytes:
+            self._head.append(chunk)
+            self._head_size += len(chunk)
+            return
+        self._tail.append(chunk)
+        self._tail_size += len(chunk)
+        while self._tail_size - len(self._tail[0]) >= self._tail_bytes:
+            self._tail_size -= len(self._tail.popleft())
+
+    def finish(self, secrets: tuple[str, ...], *, spelled: bool = False) -> Transport | None:
+        """What was recorded, without these secrets; None where no status line ever came.
+
+        `spelled`: the answer that was read from these bytes spells a secret. Where it cannot be found in them (it is
+        spread over the frames of a stream) or they cannot be searched, the bytes are withheld.
+        """
+        if self._status is None:
+            return None
+        omitted = self._size - self._head_size - self._tail_size
+        head, tail = b"".join(self._head), b"".join(self._tail)
+        withheld = ""
+        if self._encoding not in ("", "identity"):
+            decoded = None if omitted else _decode(self._encoding, head + tail)
+            head, tail = decoded or b"", b""
+            withheld = "" if decoded is not None else "their content encoding cannot be read"
+        if not omitted:
+            head, tail = head + tail, b""
+        clean_head, clean_tail = (_conceal(part, secrets) for part in (head, tail))
+        if spelled and secrets and (clean_head, clean_tail) == (head, tail):
+            withheld = "they spell a credential across frames"
+        if omitted and secrets:
+            # One that is cut in two would not be found.
+            edge = 6 * max(map(len, secrets))
+            clean_head, clean_tail = clean_head[: max(0, len(clean_head) - edge)], clean_tail[edge:]
+            omitted += 2 * edge
+        body = b"" if withheld else clean_head + clean_tail
+        return Transport(
+            status=self._status,
+            media_type=self._type if _TYPE.fullmatch(self._type) and not _holds(self._type, secrets) else "",
+            size_bytes=self._size,
+            omitted_bytes=omitted,
+            cut_at=len(clean_head) if omitted and not withheld else 0,
+            withheld=withheld,
+            body=body,
+        )
+
+
+def _holds(text: str, secrets: tuple[str, ...]) -> bool:
+    return any(secret.lower() in text for secret in secrets)
+
+
+def _decode(encoding: str, body: bytes) -> bytes | None:
+    try:
+        return httpx.Response(200, headers={"content-encoding": encoding}, content=body).content
+    except httpx.DecodingError:
+        return None
+
+
+def _conceal(body: bytes, secrets: tuple[str, ...]) -> bytes:
+    """The bytes without these secrets, also where JSON spells them with escapes."""
+    for secret in secrets:
+        body = body.replace(secret.encode(), _REDACTED)
+        if b"\\u00" in body or b"\\/" in body or '"' in secret or "\\" in secret:
+            body = re.sub(b"".join(map(_spellings, secret)), _REDACTED, body)
+    return body
+
+
+def _spellings(character: str) -> bytes:
+    """How JSON may write an ASCII character: as it is, behind a backslash, or by its number."""
+    digits = "".join(f"[{digit}{digit.upper()}]" if digit.isalpha() else digit for digit in f"{ord(character):02x}")
+    ways = [re.escape(character), rf"\\u00{digits}"]
+    if character in '"\\/':
+        ways[0] = rf"\\?{ways[0]}"
+    return f"(?:{'|'.join(ways)})".encode()

@@ -1,0 +1,127 @@
+"""The real loop against a real server and a real small model: what it says is not judged, how it is heard is."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from agentloom_worker.cancellation import CancelReason
+from agentloom_worker.domain.model import Cancelled, Completed, Executed, Failed, FirstOutputKind
+from agentloom_worker.domain.operation import AttemptState
+from agentloom_worker.domain.run import RunStatus
+from agentloom_worker.errors import Code
+from agentloom_worker.llm.adapters import ADAPTERS
+from agentloom_worker.runtime.accept import stop_run
+from tests.acceptance.harness import answer, ask, attempts, dispatching, over, run_of, wait_for
+from tests.factories import python_tool, release_document
+from tests.real.server import CONTEXT_TOKENS, MODEL
+from tests.unit.llm.calls import Attempt, new_adapter, once, request_to
+
+pytestmark = pytest.mark.realmodel
+
+WAIT_S = 240.0
+OUTPUT_TOKENS = 24
+ENDLESS_TOKENS = 3_000
+PROTOCOLS = sorted(name for name in ADAPTERS if name.startswith("openai-"))
+
+
+def release(base_url: str, protocol: str, *, output_tokens: int = OUTPUT_TOKENS, tools: bool = False) -> dict:
+    """An agent on the real model, whose window stands as the server has it."""
+    model = {
+        "protocol": protocol,
+        "model": MODEL,
+        "context_window_tokens": CONTEXT_TOKENS,
+        "max_output_tokens": output_tokens,
+        "first_output_timeout_ms": int(WAIT_S * 1000),
+    }
+    offered = {"echo": python_tool()} if tools else None
+    reserve = {"context": {"output_reserve_tokens": output_tokens}}
+    return release_document(base_url=base_url, tools=offered, models={"main": model}, **reserve)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("tools", [False, True], ids=["text", "a tool offered"])
+def test_a_run_ends_with_the_streamed_answer_of_a_real_model_and_its_usage(
+    clean_sqlite: str, real_model: str, protocol: str, *, tools: bool
+) -> None:
+    with dispatching(clean_sqlite, threads=2) as dispatcher:
+        ports = dispatcher.ports
+        run_id = ask(ports, release(real_model, protocol, tools=tools), "Say hello.")
+        wait_for(over(ports, run_id), "the run is over", WAIT_S)
+        assert run_of(ports, run_id).status is RunStatus.SUCCEEDED, run_of(ports, run_id)
+        assert answer(ports, run_id).strip()
+        (attempt,) = attempts(ports, run_id)
+        assert attempt.state is AttemptState.COMPLETE
+        assert attempt.first_output is not None and attempt.first_output.has_display_content
+        (done,) = [event for event in ports.store.list_events(run_id) if event.kind == "model.completed"]
+        sent, received = done.fields["input_tokens"], done.fields["output_tokens"]
+        assert isinstance(sent, int) and sent > 1
+        assert isinstance(received, int) and 1 <= received <= OUTPUT_TOKENS
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_stop_in_the_middle_of_an_answer_closes_the_stream_and_frees_the_real_server(
+    clean_sqlite: str, real_model: str, protocol: str
+) -> None:
+    with dispatching(clean_sqlite, threads=2) as dispatcher:
+        ports = dispatcher.ports
+        document = release(real_model, protocol, output_tokens=ENDLESS_TOKENS)
+        run_id = ask(ports, document, "Count from one to ten thousand, in words.")
+        wait_for(
+            lambda: over(ports, run_id)() or any(attempt.first_output for attempt in attempts(ports, run_id)),
+            "the stream has brought its first output",
+            WAIT_S,
+        )
+        assert slot(real_model)["is_processing"]
+        assert stop_run(ports, run_id).applied
+        wait_for(over(ports, run_id), "the stopped run has ended", WAIT_S)
+        run = run_of(ports, run_id)
+        assert (run.status, run.end_code) == (RunStatus.CANCELLED, Code.RUN_STOPPED)
+        written = [0]
+
+        def is_free() -> bool:
+            found = slot(real_model)
+            written.append(found["next_token"][0]["n_decoded"])
+            return not found["is_processing"]
+
+        wait_for(is_free, "the server has noticed that nobody reads its answer", WAIT_S)
+        assert max(written) < ENDLESS_TOKENS
+        other = ask(ports, release(real_model, protocol), "Say hello.")
+        wait_for(over(ports, other), "another run has got the server", WAIT_S)
+        assert run_of(ports, other).status is RunStatus.SUCCEEDED
+
+
+def slot(base_url: str) -> dict[str, Any]:
+    """The server's only place for an answer, and how much of one it has written."""
+    (found,) = httpx.get(f"{base_url.removesuffix('/v1')}/slots", timeout=WAIT_S).json()
+    return dict(found)
+
+
+def test_what_a_real_server_streams_is_read_by_the_adapter_frame_by_frame(real_model: str) -> None:
+    attempt = Attempt(deadline_s=WAIT_S, first_output_timeout_s=WAIT_S)
+    outcome = once(new_adapter(), real_model, attempt)
+    assert isinstance(outcome, Completed), outcome
+    response = outcome.response
+    assert response.text.strip() and response.finish_reason in ("stop", "length")
+    assert response.usage is not None and response.usage.output_tokens >= 1
+    assert response.provider_request_id and response.transport_bytes > len(response.text)
+    assert [output.kind for output in attempt.first_outputs] == [FirstOutputKind.TEXT]
+
+
+def test_a_cancellation_at_the_first_token_of_a_real_server_keeps_what_had_come(real_model: str) -> None:
+    attempt = Attempt(deadline_s=WAIT_S, first_output_timeout_s=WAIT_S)
+    attempt.on_first_output = lambda _output: attempt.cancellation.cancel(CancelReason.STOP)
+    outcome = once(new_adapter(), real_model, attempt)
+    assert isinstance(outcome, Cancelled) and outcome.sent
+    assert outcome.partial.text
+
+
+def test_a_real_server_refuses_what_its_window_does_not_hold_and_says_so_by_its_code(real_model: str) -> None:
+    adapter = new_adapter()
+    request = request_to(adapter, real_model, "word " * (2 * CONTEXT_TOKENS))
+    outcome = adapter.stream_once(request, Attempt(deadline_s=WAIT_S, first_output_timeout_s=WAIT_S).context())
+    assert isinstance(outcome, Failed), outcome
+    assert outcome.failure.http_status == 400
+    assert "exceed_context_size_error" in outcome.failure.message
+    assert outcome.failure.external_outcome is Executed.NOT_EXECUTED
+    assert outcome.failure.retry_class is None

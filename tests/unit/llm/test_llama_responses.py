@@ -1,0 +1,56 @@
+"""The Responses events of a real llama.cpp server, recorded: no output index, no content index, items by their ids."""
+
+from pathlib import Path
+
+import pytest
+
+from agentloom_worker.domain.model import ResponseCall, Usage
+from agentloom_worker.llm.assembly import ModelProtocolError
+from agentloom_worker.llm.profiles import Profile
+from agentloom_worker.llm.responses_assembly import ResponsesAssembly
+from agentloom_worker.llm.sse import SseParser
+from tests.unit.llm.response_streams import event
+
+RECORDED = Path(__file__).parents[2] / "fuzz" / "corpus" / "responses_llama_cpp.sse"
+
+
+def assembled(body: bytes) -> ResponsesAssembly:
+    assembly = ResponsesAssembly(Profile("any", 1))
+    for payload in SseParser().feed(body):
+        assembly.apply_payload(payload)
+    return assembly
+
+
+def call_events(*item_ids: str) -> bytes:
+    """Calls that are known by `call_id` alone, their fragments in turns."""
+    opened = [
+        event(
+            "response.output_item.added", item={"type": "function_call", "call_id": one, "name": "f", "arguments": ""}
+        )
+        for one in item_ids
+    ]
+    parts = [
+        event("response.function_call_arguments.delta", item_id=one, delta=part)
+        for part in ('{"x":', "1}")
+        for one in item_ids
+    ]
+    return "".join(opened + parts).encode()
+
+
+def test_S09_a_recorded_stream_of_a_real_server_is_read() -> None:
+    assembly = assembled(RECORDED.read_bytes())
+    assert assembly.complete
+    response = assembly.response(request_id=None, transport_sha256="", transport_bytes=0)
+    assert (response.text, response.finish_reason) == ("say hello.<|", "stop")
+    assert response.usage == Usage(26, 4, 0)
+
+
+def test_S04_calls_without_an_index_are_told_apart_by_their_ids() -> None:
+    partial = assembled(call_events("fc_a", "fc_b")).partial()
+    assert partial.calls == (ResponseCall(0, "fc_a", "f", '{"x":1}'), ResponseCall(1, "fc_b", "f", '{"x":1}'))
+
+
+@pytest.mark.parametrize("fields", [{"item_id": "another"}, {"item_id": ""}, {}])
+def test_S04_a_fragment_of_no_known_item_is_a_protocol_error(fields: dict[str, str]) -> None:
+    with pytest.raises(ModelProtocolError):
+        assembled(call_events("fc_a") + event("response.output_text.delta", delta="x", **fields).encode())
