@@ -36,7 +36,7 @@ def model_problems(model: Mapping[str, object]) -> Iterator[tuple[Path, str]]:
         listed = " or ".join(offered)
         yield ("protocol",), f"{_UNSUPPORTED}profile {profile.name} offers {listed}, not {protocol}"
         return
-    if protocol == "openai-responses" and (profile.strict_alternation or profile.first_must_be_user):
+    if protocol == "openai-responses" and _orders_roles(model, profile):
         # Whether their Responses servers want the same order is documented by none of them.
         yield (
             ("protocol",),
@@ -74,15 +74,22 @@ def _dialect_problems(model: Mapping[str, object], profile: Profile) -> Iterator
         yield ("dialect",), f"belongs to `profile: custom`; the flags of {profile.name} are its own"
 
 
+def _orders_roles(model: Mapping[str, object], profile: Profile) -> bool:
+    dialect = model.get("dialect")
+    if profile is CUSTOM and isinstance(dialect, dict):
+        return any(dialect.get(flag) is True for flag in ("strict_alternation", "first_must_be_user"))
+    return profile.strict_alternation or profile.first_must_be_user
+
+
 def _parameter_problems(model: Mapping[str, object], profile: Profile, protocol: str) -> Iterator[tuple[Path, str]]:
     written = model.get("parameters")
     parameters = written if isinstance(written, dict) else {}
-    allowed = profile.parameters_of(protocol)
+    allowed, owned = profile.parameters_of(protocol), OWNED_PARAMETERS.get(protocol, frozenset())
     dialect = model.get("dialect")
     if profile is CUSTOM and isinstance(dialect, dict) and isinstance(dialect.get("parameters"), list):
         allowed = frozenset(name for name in dialect["parameters"] if isinstance(name, str))
     for name in parameters:
-        if allowed is not None and name not in allowed and name not in OWNED_PARAMETERS:
+        if allowed is not None and name not in allowed and name not in owned:
             text = f"{_UNSUPPORTED}profile {profile.name} carries no such parameter; it carries {_listed(allowed)}"
             yield ("parameters", name), text
     for dotted in sorted(profile.unsupported):

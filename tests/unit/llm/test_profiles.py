@@ -62,7 +62,9 @@ def problems(**model: Any) -> dict[str, str]:
         del document["models"]["main"][name]
     with pytest.raises(ReleaseInvalidError) as caught:
         resolve_release(document)
-    return dict(caught.value.problems)
+    found = dict(caught.value.problems)
+    assert len(found) == len(caught.value.problems), "a place is reported twice"
+    return found
 
 
 def bound(**model: Any) -> Any:
@@ -156,6 +158,34 @@ def test_a_protocol_that_a_provider_does_not_offer_is_refused(monkeypatch: pytes
     assert text == "MODEL_FEATURE_UNSUPPORTED: profile deepseek offers openai-responses, not openai-chat"
     # A simulation stands for any of them.
     assert bound(profile="deepseek", protocol="scripted", base_url="script:x").profile == "deepseek"
+
+
+ORDERED = [
+    {"profile": "vllm"},
+    {"profile": "llama-cpp"},
+    {"profile": "custom", "dialect": {"mid_system": False, "strict_alternation": True}},
+    {"profile": "custom", "dialect": {"mid_system": False, "first_must_be_user": True}},
+]
+
+
+@pytest.mark.parametrize("model", ORDERED)
+def test_responses_are_refused_to_an_order_of_roles_that_they_do_not_make(model: dict[str, Any]) -> None:
+    text = problems(protocol="openai-responses", **model)["/models/main/protocol"]
+    assert text.startswith("MODEL_FEATURE_UNSUPPORTED: ") and "wants an order of roles" in text
+    assert bound(**model).profile == model["profile"]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if PROFILES[name].protocols != ("openai-chat",)])
+def test_what_may_be_published_with_responses_has_an_adapter(name: str) -> None:
+    profile = PROFILES[name]
+    if profile.strict_alternation:
+        assert list(problems(protocol="openai-responses", profile=name)) == ["/models/main/protocol"]
+        return
+    parameters = dict.fromkeys(profile.responses_parameters or (), 1)
+    model = bound(protocol="openai-responses", profile=name, parameters=parameters)
+    assert [key for key, _ in model.parameters] == sorted(parameters)
+    adapter = Adapters(AdapterPorts(SystemClock())).of(model.protocol, model.profile)
+    assert adapter is not None and adapter.version == f"openai-responses@1/{name}@{profile.version}"
 
 
 def test_a_simulation_never_takes_the_address_of_a_provider() -> None:
