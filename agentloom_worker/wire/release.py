@@ -166,6 +166,9 @@ class DialectDocument(_Document):
     reasoning_if_empty: bool = Field(
         default=False, description="Send the field with calls also where the model gave no reasoning."
     )
+    encrypted_reasoning: bool = Field(
+        default=False, description="What goes back of a Responses model's reasoning is its `encrypted_content`."
+    )
     output_limit_field: OutputLimitField = Field(default="max_tokens", description="What bounds the output.")
     auth_header: HeaderName = Field(default="Authorization", description="The header that carries the key.")
     auth_prefix: HeaderText = Field(default="Bearer ", description="What stands before the key. Never a secret.")

@@ -31,6 +31,7 @@ def custom_profile(dialect: str) -> Profile:
         reasoning_replay=ReasoningReplay(flags["reasoning_replay"]),
         reasoning_field=flags["reasoning_field"],
         reasoning_if_empty=flags["reasoning_if_empty"],
+        encrypted_reasoning=flags["encrypted_reasoning"],
         output_limit_field=flags["output_limit_field"],
         auth_header=flags["auth_header"],
         auth_prefix=flags["auth_prefix"],

@@ -12,7 +12,7 @@ import pytest
 from agentloom_worker.canonical import sha256_hex
 from agentloom_worker.clock import SystemClock
 from agentloom_worker.context.view import View
-from agentloom_worker.domain.model import Executed, ToolSchema
+from agentloom_worker.domain.model import Executed, Message, MessageCall, ReasoningItem, Role, ToolSchema
 from agentloom_worker.domain.policy import RetryClass
 from agentloom_worker.domain.release import load_release
 from agentloom_worker.errors import Code, ReleaseInvalidError
@@ -222,6 +222,20 @@ def test_the_flags_of_custom_are_frozen_with_every_default_and_make_its_adapter(
     assert isinstance(adapter, OpenAIChatAdapter)
     assert (adapter.profile.done_required, adapter.profile.auth_header) == (False, "x-key")
     assert re.fullmatch(r"openai-chat@1/custom\+[0-9a-f]{12}@1", adapter.version)
+
+
+def test_custom_sends_the_reasoning_of_responses_back_as_it_says() -> None:
+    flags = {"reasoning_replay": "in_tool_turns", "encrypted_reasoning": True}
+    model = bound(protocol="openai-responses", profile="custom", dialect=flags)
+    adapter = Adapters(AdapterPorts(SystemClock())).of(model.protocol, model.profile, model.dialect)
+    assert adapter is not None
+    assert b'"include":["reasoning.encrypted_content"]' in adapter.encode_parameters(PARAMETERS)
+    item = ReasoningItem(item_id="rs_1", summary=("so",), encrypted="sealed", before_call=0)
+    said = Message(Role.ASSISTANT, "", (MessageCall("c", "f", "{}"),), reasoning="so it is", reasoning_items=(item,))
+    sent = adapter.encode_message(said)
+    assert b'"encrypted_content":"sealed"' in sent and b"so it is" not in sent
+    chat = ChatEncoding(custom_profile(model.dialect)).encode_message(said)
+    assert b'"reasoning_content":"so it is"' in chat and b"sealed" not in chat
 
 
 def test_other_flags_are_another_version_and_custom_without_flags_is_the_plain_protocol() -> None:
