@@ -5,11 +5,16 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from agentloom_worker.devmodel.chat import ChatRequest
+from agentloom_worker.devmodel.chat import ChatRequest, Wire
 from agentloom_worker.devmodel.connection import HttpRequest
 
 _LIMITS = ("max_tokens", "max_completion_tokens")
-_ALWAYS = frozenset({"messages", "model", "n", "stream", "stream_options", "tools", *_LIMITS})
+_ALWAYS = {
+    Wire.CHAT: frozenset({"messages", "model", "n", "stream", "stream_options", "tools", *_LIMITS}),
+    Wire.RESPONSES: frozenset(
+        {"include", "input", "instructions", "max_output_tokens", "model", "store", "stream", "stream_options", "tools"}
+    ),
+}
 
 
 class _Shape(BaseModel):
@@ -47,10 +52,10 @@ def dialect_problem(dialect: Dialect, request: ChatRequest) -> str | None:
     wrong_limit = [name for name in _LIMITS if name in request.fields and name != dialect.output_limit_field]
     if dialect.output_limit_field is not None and wrong_limit:
         return f"Unsupported parameter: '{wrong_limit[0]}'. Use '{dialect.output_limit_field}' instead."
-    unknown = sorted(request.fields - _ALWAYS - set(dialect.parameters or ()))
+    unknown = sorted(request.fields - _ALWAYS[request.wire] - set(dialect.parameters or ()))
     if dialect.parameters is not None and unknown:
         return f"Unknown parameter: '{unknown[0]}'."
-    return _role_problem(dialect, request.messages) or _reasoning_problem(dialect, request.messages)
+    return _role_problem(dialect, request.messages) or _reasoning_problem(dialect, request)
 
 
 def _role_problem(dialect: Dialect, messages: tuple[dict[str, Any], ...]) -> str | None:
@@ -71,10 +76,11 @@ def _role_problem(dialect: Dialect, messages: tuple[dict[str, Any], ...]) -> str
     return None
 
 
-def _reasoning_problem(dialect: Dialect, messages: tuple[dict[str, Any], ...]) -> str | None:
-    if dialect.wants_reasoning == "never":
+def _reasoning_problem(dialect: Dialect, request: ChatRequest) -> str | None:
+    # In Responses it comes back as items, which no message holds.
+    if dialect.wants_reasoning == "never" or request.wire is Wire.RESPONSES:
         return None
-    for number, message in enumerate(messages):
+    for number, message in enumerate(request.messages):
         if message.get("tool_calls") and not isinstance(message.get(dialect.reasoning_field), str):
             return f"{dialect.reasoning_field} is missing in assistant tool call message at index {number}"
     return None

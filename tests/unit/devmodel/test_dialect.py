@@ -76,3 +76,17 @@ def test_models_are_listed_with_what_the_script_says_of_them_and_props_are_serve
         ("big", 7, "model"),
     ]
     assert props.json() == {"n": 1}
+
+
+def test_a_dialect_holds_for_requests_of_responses_too() -> None:
+    dialect = {"parameters": ["temperature"], "wants_reasoning": "in_tool_turns", "mid_system": False}
+    script = parse_script({"schema_version": 1, "dialect": dialect, "turns": [{"answer": {"text": "fine"}}]})
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "c", "output": "x"}
+    body = {"model": "m", "max_output_tokens": 5, "store": False, "temperature": 0, "input": [USER, call, result]}
+    with DevModel(script) as model:
+        url = f"{model.base_url}/responses"
+        assert httpx.post(url, json=body, timeout=20).status_code == 200
+        assert "Unknown parameter: 'seed'" in httpx.post(url, json={**body, "seed": 1}, timeout=20).text
+        late = {**body, "input": [USER, SYSTEM]}
+        assert "System message must be at the beginning." in httpx.post(url, json=late, timeout=20).text
