@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from agentloom_worker.canonical import canonical_bytes
 from agentloom_worker.domain.model import FirstOutputKind, ModelResponse, Partial
+from agentloom_worker.llm.profiles import Profile
 
 _COUNT_MAX = 2**53 - 1  # what any reader of JSON takes without loss
 
@@ -67,6 +68,19 @@ def parse_payload(payload: str) -> object:
     except (ValueError, RecursionError) as error:
         raise ModelProtocolError("an event is not JSON") from error
     return frame
+
+
+def refuse_error(frame: dict[str, Any], profile: Profile) -> None:
+    """Raises ProviderReportedError for a JSON value that is an error in place of an answer, or holds one."""
+    error = frame.get("error")
+    if error:
+        raise ProviderReportedError(error)
+    if frame.get("object") == "error":
+        raise ProviderReportedError(frame)
+    if profile.base_resp_errors:
+        status = frame.get("base_resp")
+        if isinstance(status, dict) and status.get("status_code"):
+            raise ProviderReportedError({"code": status["status_code"], "message": status.get("status_msg")})
 
 
 def text_of(fields: dict[str, object], name: str) -> str:

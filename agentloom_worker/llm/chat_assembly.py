@@ -8,10 +8,10 @@ from agentloom_worker.domain.model import FirstOutputKind, ModelResponse, Partia
 from agentloom_worker.llm.assembly import (
     IncompleteAnswerError,
     ModelProtocolError,
-    ProviderReportedError,
     arguments_text,
     join_deltas,
     parse_payload,
+    refuse_error,
     text_of,
     token_count,
 )
@@ -75,7 +75,7 @@ class ChatAssembly:
         """
         if not isinstance(frame, dict):
             raise ModelProtocolError("a frame is not a JSON object")
-        _refuse_error(frame, self._profile)
+        refuse_error(frame, self._profile)
         self._take_envelope(frame)
         choices = frame.get("choices") or []
         if not isinstance(choices, list):
@@ -94,7 +94,7 @@ class ChatAssembly:
         """Take a whole `chat.completion`, as servers send that do not stream (CASES S10)."""
         if not isinstance(document, dict):
             raise ModelProtocolError("the answer is not a JSON object")
-        _refuse_error(document, self._profile)
+        refuse_error(document, self._profile)
         self._take_envelope(document)
         choices = document.get("choices")
         if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
@@ -243,18 +243,6 @@ class ChatAssembly:
             ResponseCall(ordinal, call.provider_call_id, call.name, join_deltas(call.arguments))
             for ordinal, call in enumerate(self._calls)
         )
-
-
-def _refuse_error(frame: dict[str, Any], profile: Profile) -> None:
-    error = frame.get("error")
-    if error:
-        raise ProviderReportedError(error)
-    if frame.get("object") == "error":
-        raise ProviderReportedError(frame)
-    if profile.base_resp_errors:
-        status = frame.get("base_resp")
-        if isinstance(status, dict) and status.get("status_code"):
-            raise ProviderReportedError({"code": status["status_code"], "message": status.get("status_msg")})
 
 
 def _usage(value: object) -> Usage | None:

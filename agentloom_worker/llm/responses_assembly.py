@@ -26,6 +26,7 @@ from agentloom_worker.llm.assembly import (
     arguments_text,
     join_deltas,
     parse_payload,
+    refuse_error,
     text_of,
     token_count,
 )
@@ -142,7 +143,7 @@ class ResponsesAssembly:
             raise ModelProtocolError("a frame is not a JSON object")
         kind = frame.get("type")
         if not isinstance(kind, str):
-            _refuse_error(frame)
+            refuse_error(frame, self._profile)
             if frame:
                 raise ModelProtocolError("an event has no type")
             return None
@@ -156,7 +157,7 @@ class ResponsesAssembly:
         """As Assembly says: a whole response object."""
         if not isinstance(document, dict):
             raise ModelProtocolError("the answer is not a JSON object")
-        _refuse_error(document)
+        refuse_error(document, self._profile)
         status = document.get("status")
         if status not in _ENDS.values() or not isinstance(document.get("output"), list):
             raise ModelProtocolError("the answer is no ended response: it has no output or no final status")
@@ -247,7 +248,7 @@ class ResponsesAssembly:
 
     def _place(self, frame: dict[str, Any]) -> int:
         """The number of an event's item. llama.cpp gives none and names an item by its id, a call by its call's."""
-        if "output_index" in frame:
+        if frame.get("output_index") is not None:
             return _number(frame, "output_index")
         shown = frame.get("item")
         if isinstance(shown, dict):
@@ -453,14 +454,6 @@ def _end_reasoning(item: _Item, document: dict[str, Any]) -> None:
             item.parts.update({(kind, number): [text] for number, text in enumerate(texts)})
 
 
-def _refuse_error(frame: dict[str, Any]) -> None:
-    error = frame.get("error")
-    if error:
-        raise ProviderReportedError(error)
-    if frame.get("object") == "error":
-        raise ProviderReportedError(frame)
-
-
 def _arguments_of(fields: dict[str, Any]) -> str | None:
     arguments = fields.get("arguments")
     if isinstance(arguments, dict):
@@ -478,7 +471,7 @@ def _number(frame: dict[str, Any], name: str) -> int:
 
 def _part_number(frame: dict[str, Any], name: str) -> int:
     """The number of a part in its item; servers whose items have one part leave it out."""
-    return _number(frame, name) if name in frame else 0
+    return 0 if frame.get(name) is None else _number(frame, name)
 
 
 def _object(frame: dict[str, Any], name: str) -> dict[str, Any]:

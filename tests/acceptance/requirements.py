@@ -633,6 +633,7 @@ REQUIREMENTS = {
             "unit/llm/test_chat_assembly.py::test_S04_names_are_not_joined",
             "unit/llm/test_chat_assembly.py::test_S04_output_after_the_finish_reason_is_an_error",
             "unit/llm/test_llama_responses.py::test_S04_a_fragment_of_no_known_item_is_a_protocol_error",
+            "unit/llm/test_llama_responses.py::test_S04_an_index_of_null_is_none",
             "unit/llm/test_llama_responses.py::test_S04_calls_without_an_index_are_told_apart_by_their_ids",
             "unit/llm/test_openai_chat.py::test_S04_a_call_over_three_deltas_is_one_call",
             "unit/llm/test_openai_chat.py::test_S04_two_calls_on_one_index_are_a_protocol_error_and_never_joined",

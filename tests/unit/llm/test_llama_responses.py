@@ -50,6 +50,12 @@ def test_S04_calls_without_an_index_are_told_apart_by_their_ids() -> None:
     assert partial.calls == (ResponseCall(0, "fc_a", "f", '{"x":1}'), ResponseCall(1, "fc_b", "f", '{"x":1}'))
 
 
+def test_S04_an_index_of_null_is_none() -> None:
+    stream = event("response.output_item.added", output_index=None, item={"type": "message", "id": "m"})
+    stream += event("response.output_text.delta", output_index=None, content_index=None, item_id="m", delta="x")
+    assert assembled(stream.encode()).partial().text == "x"
+
+
 @pytest.mark.parametrize("fields", [{"item_id": "another"}, {"item_id": ""}, {}])
 def test_S04_a_fragment_of_no_known_item_is_a_protocol_error(fields: dict[str, str]) -> None:
     with pytest.raises(ModelProtocolError):

@@ -23,6 +23,7 @@ from agentloom_worker.llm.chat_assembly import ChatAssembly
 from agentloom_worker.llm.chat_encoding import RESERVED_PARAMETERS, ChatEncoding
 from agentloom_worker.llm.http_failures import failure_of_frame, failure_of_status
 from agentloom_worker.llm.profiles import PROFILES, ErrorClass, Profile, custom_profile
+from agentloom_worker.llm.responses_assembly import ResponsesAssembly
 from agentloom_worker.runtime.publish import resolve_release
 from agentloom_worker.wire.release import DialectDocument
 from tests.factories import release_document
@@ -361,3 +362,5 @@ def test_S03_an_error_in_base_resp_is_a_provider_error_where_the_profile_says_so
     fine = {"choices": [], "base_resp": {"status_code": 0, "status_msg": ""}}
     assert ChatAssembly(PROFILES["minimax"]).apply_frame(fine) is None
     assert ChatAssembly(PROFILES["generic"]).apply_frame(frame) is None
+    with pytest.raises(ProviderReportedError):
+        ResponsesAssembly(PROFILES["minimax"]).apply_document({"output": None, **frame})
