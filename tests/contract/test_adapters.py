@@ -33,6 +33,9 @@ from agentloom_worker.domain.model import (
 )
 from agentloom_worker.domain.policy import RetryClass
 from agentloom_worker.errors import Code, PersistenceUnavailableError, RunError
+from agentloom_worker.http.recording import Recording
+from agentloom_worker.llm.profiles import ErrorClass, Profile
+from agentloom_worker.secrecy import REDACTED
 from tests.contract.model_adapters import (
     ERRORS,
     PROTOCOLS,
@@ -481,3 +484,30 @@ def _body(protocol: str, story: str) -> bytes:
     if (protocol, story) not in _bodies:
         _bodies[protocol, story] = stream_of(protocol, STORIES[story])
     return _bodies[protocol, story]
+
+
+def test_the_profile_says_where_the_key_goes_and_what_codes_mean(protocol: str) -> None:
+    profile = Profile("p", 1, auth_header="x-key", auth_prefix="Key ", codes={"E7": ErrorClass.RATE_LIMIT})
+    refusal = {"http_error": {"status": 400, "body": {"error": {"message": "later", "code": "E7"}}}}
+    broken = {"text": "Hi", "cut": {"then": "error", "event": ERRORS[protocol]("E7")}}
+    with model_of(refusal, broken) as model:
+        outcomes = [failed(once(new_adapter(protocol, profile=profile), model.base_url)) for _ in range(2)]
+        sent = [dict(record.headers) for record in model.requests]
+    assert [headers.get("x-key") for headers in sent] == [f"Key {SECRET}"] * 2
+    assert not any("authorization" in headers for headers in sent)
+    assert {(one.failure.code, one.failure.retry_class) for one in outcomes} == {
+        (Code.MODEL_RATE_LIMITED, RetryClass.RATE_LIMIT)
+    }
+    assert failed(told(protocol, refusal)).failure.code is Code.MODEL_REQUEST_REJECTED
+
+
+def test_what_arrives_is_taken_down_and_the_key_in_it_concealed(protocol: str) -> None:
+    body = stream_of(protocol, {"text": f"the key is {SECRET}!", "chunk_chars": 500, "usage": "none"})
+    assert SECRET.encode() in body
+    attempt = Attempt(recording=Recording())
+    completed(told(protocol, raw(body), attempt))
+    assert attempt.recording is not None
+    plain = attempt.recording.finish(())
+    assert plain is not None and (plain.status, plain.media_type, plain.body) == (200, "text/event-stream", body)
+    clean = attempt.recording.finish((SECRET,))
+    assert clean is not None and SECRET.encode() not in clean.body and REDACTED.encode() in clean.body

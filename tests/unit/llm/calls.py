@@ -16,6 +16,7 @@ from agentloom_worker.domain.model import (
     RequestParameters,
     Role,
 )
+from agentloom_worker.http.recording import Recording
 from agentloom_worker.llm.adapter import AttemptContext, ModelAdapter, ModelCall
 from agentloom_worker.llm.adapters.openai_chat import OpenAIChatAdapter
 from agentloom_worker.llm.profiles import PROFILES, Profile
@@ -35,6 +36,7 @@ class Attempt:
     on_first_output: Callable[[FirstOutput], None] = lambda output: None
     on_sent: Callable[[], None] = lambda: None
     api_key: str | None = field(default=SECRET, repr=False)
+    recording: Recording | None = None
     sent: int = 0
     first_outputs: list[FirstOutput] = field(default_factory=list)
 
@@ -47,6 +49,7 @@ class Attempt:
             on_first_output=self._first_output,
             on_sent=self._sent,
             api_key=self.api_key,
+            recording=self.recording,
         )
 
     def _first_output(self, output: FirstOutput) -> None:
