@@ -280,6 +280,7 @@ def test_answer_that_a_server_packs_unasked_is_unpacked_once(coding: str) -> Non
         ("gzip", gzip.compress(b'{"ok":true}')[:-4]),
         ("gzip", gzip.compress(b"{}") + b"more"),
     ],
+    ids=["unknown", "twice", "not at all", "cut", "and more"],
 )
 def test_answer_of_a_coding_that_is_not_undone_is_a_typed_failure(coding: str, body: bytes) -> None:
     with serving(answer("200 OK", body, f"Content-Type: application/json\r\nContent-Encoding: {coding}")) as server:
