@@ -59,11 +59,8 @@ class Settings:
     model_requests: Mapping[str, int] = field(default_factory=dict)
     model_tokens: Mapping[str, int] = field(default_factory=dict)
     model_window_s: float = limits.MODEL_WINDOW_S
+    # Also by its value, as JSON gives it.
     keep_transport: KeepTransport = KeepTransport.UNUSUAL
-
-    def __post_init__(self) -> None:
-        # A process that is given its settings as JSON names it by its value.
-        object.__setattr__(self, "keep_transport", KeepTransport(self.keep_transport))
 
     @property
     def claim_ttl_us(self) -> int:

@@ -29,7 +29,7 @@ def take_down(
 
     `spelled`: a secret stood in the outcome (http/recording.py).
     """
-    if ports.settings.keep_transport is KeepTransport.UNUSUAL and not spelled and _usual(outcome):
+    if ports.settings.keep_transport == KeepTransport.UNUSUAL and not spelled and _usual(outcome):
         return None
     found = recording.finish(secrets, spelled=spelled)
     return None if found is None else encode_transport(found)

@@ -23,38 +23,42 @@ class Death:
 
     `claim`: the row that the process held, if it held one, or the one that its commit had claimed for it.
     `happened`: the effect of that claim was made and counted. `received`: its first output is durable, where one
-    had to be. `ended`: where the run was ended during that effect, that is durable too.
+    had to be. `ended`: the ends of the run that, where they came during that effect, are durable too: a stop comes
+    before the first output, the deadline behind it.
     """
 
     claim: Literal["held", "successor", "none"]
     happened: bool
     received: bool
-    ended: bool
+    ended: tuple[Code, ...]
 
+
+STOP = (Code.RUN_STOPPED,)
+EITHER = (Code.RUN_STOPPED, Code.RUN_DEADLINE_EXCEEDED)
 
 #   fault point                     claim that dies   effect made   first output   run's end
 #                                                                   durable        durable
 POINTS: dict[str, Death] = {
-    "claim.after":            Death("held",           False,        False,         False),
-    "step.loaded":            Death("held",           False,        False,         False),
-    "attempt.before":         Death("held",           False,        False,         False),
+    "claim.after":            Death("held",           False,        False,         ()),
+    "step.loaded":            Death("held",           False,        False,         ()),
+    "attempt.before":         Death("held",           False,        False,         ()),
     # The request has left or the function is entered; the suite's counters stand just behind it.
-    "attempt.sent":           Death("held",           False,        False,         False),
-    "first_output.saved":     Death("held",           True,         True,          True),
-    "effect.done":            Death("held",           True,         True,          True),
+    "attempt.sent":           Death("held",           False,        False,         ()),
+    "first_output.saved":     Death("held",           True,         True,          STOP),
+    "effect.done":            Death("held",           True,         True,          EITHER),
     # A pure part, alone or behind an effect whose outcome is still in memory only.
-    "tail.raise":             Death("held",           True,         True,          True),
-    "commit.before":          Death("held",           True,         True,          True),
+    "tail.raise":             Death("held",           True,         True,          EITHER),
+    "commit.before":          Death("held",           True,         True,          EITHER),
     # The claim held is consumed: what may die is the row that the commit inserted already claimed (T13).
-    "commit.after":           Death("successor",      False,        False,         False),
-    "publish.after":          Death("successor",      False,        False,         False),
+    "commit.after":           Death("successor",      False,        False,         ()),
+    "publish.after":          Death("successor",      False,        False,         ()),
     # The claim was void before; what it had brought back is lost with the process, or kept (R3).
-    "late.before":            Death("held",           True,         True,          True),
-    "late.after":             Death("none",           True,         True,          True),
+    "late.before":            Death("held",           True,         True,          EITHER),
+    "late.after":             Death("none",           True,         True,          EITHER),
     # A client that asks or publishes holds no row, and does it again. One that stops does so during an attempt
     # of its own process, before the first output: then that claim dies with it, and the stop stands or does not.
-    "command.before":         Death("held",           True,         False,         False),
-    "command.after":          Death("held",           True,         False,         True),
+    "command.before":         Death("held",           True,         False,         ()),
+    "command.after":          Death("held",           True,         False,         EITHER),
 }  # fmt: skip
 
 Promise = Literal["nothing", "another attempt", "the role fails", "the call is unknown"]
@@ -172,7 +176,7 @@ def _said(role: str, content: str) -> Message:
 
 def _promise_of_run(base: Outcome, work: Work, death: Death, promised: Promise, setup: Setup) -> Outcome:
     lost = _operation(base, work)
-    if death.ended and lost.code in (Code.RUN_STOPPED, Code.RUN_DEADLINE_EXCEEDED):
+    if lost.code in death.ended:
         return _ended_meanwhile(base, lost)
     match promised:
         case "another attempt":

@@ -155,6 +155,8 @@ def test_T4_a_commit_that_holds_its_claim_locks_the_row_and_leaves_it(clean_post
     with closing(Session(clean_postgres)) as session:
         session.apply(HOLD(claim.dispatch_id, claim.token), None)
         assert not lockable(clean_postgres, nowait, claim.dispatch_id)
+        # A connection that is closed lets go a moment later only.
+        session.rollback()
     assert lockable(clean_postgres, nowait, claim.dispatch_id)
     commit(ground.ports, step_commit(ground, claim, key=b"held", consume=False))
     assert ground.store.load_tokens([claim.dispatch_id]) == {claim.dispatch_id: claim.token}

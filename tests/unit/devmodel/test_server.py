@@ -168,6 +168,8 @@ def test_errors_for_first_arrivals_are_counted_for_each_request_alone() -> None:
             ask(client),
             ask(client, temperature=0),
         ]
+        # What is still open is not forgotten, and an answer may be here before its end is noted.
+        assert model.wait_until(lambda seen: all(one.outcome is not Outcome.OPEN for one in seen), 10)
         model.clear()
         again = ask(client)
         log = model.requests
