@@ -14,6 +14,7 @@ from agentloom_worker.cli.place import (
     Database,
     Embedded,
     Redis,
+    Workers,
     chosen_workers,
     locate,
     open_to_run,
@@ -54,13 +55,7 @@ def chat(
     database: Database = None,
     broker: Broker = None,
     redis: Redis = None,
-    workers: Annotated[
-        bool | None,
-        typer.Option(
-            "--workers/--no-workers",
-            help="Run steps in this process, or leave them to others; with a broker they are left to its fleet.",
-        ),
-    ] = None,
+    workers: Workers = None,
 ) -> None:
     """Talk to an agent: steps are shown as they happen, an answer when its run has ended.
 

@@ -39,6 +39,13 @@ Broker = Annotated[
         help=f"The broker of the fleet that serves the database; else ${BROKER_VARIABLE}, beside a database.",
     ),
 ]
+Workers = Annotated[
+    bool | None,
+    typer.Option(
+        "--workers/--no-workers",
+        help="Run steps in this process, or leave them to others; with a broker they are left to its fleet.",
+    ),
+]
 Redis = Annotated[
     str | None,
     typer.Option(

@@ -14,6 +14,7 @@ from agentloom_worker.cli.place import (
     Database,
     Embedded,
     Redis,
+    Workers,
     chosen_workers,
     locate,
     open_to_run,
@@ -38,13 +39,7 @@ def run(
     database: Database = None,
     broker: Broker = None,
     redis: Redis = None,
-    workers: Annotated[
-        bool | None,
-        typer.Option(
-            "--workers/--no-workers",
-            help="Run steps in this process, or leave them to others; with a broker they are left to its fleet.",
-        ),
-    ] = None,
+    workers: Workers = None,
     timeout_s: Annotated[
         float | None,
         typer.Option("--timeout", metavar="SECONDS", help="Stop waiting for a run then; it goes on."),
