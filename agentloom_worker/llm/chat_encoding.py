@@ -11,8 +11,7 @@ from agentloom_worker.canonical import canonical_bytes, effective_text
 from agentloom_worker.domain.model import Message, MessageCall, RequestParameters, Role, ToolSchema
 from agentloom_worker.domain.seam import Seam, SeamOf
 from agentloom_worker.errors import Code, RunError
-from agentloom_worker.llm.adapter import Fragments, RequestBody
-from agentloom_worker.llm.envelope import Envelopes, refuse_reserved
+from agentloom_worker.llm.envelope import Enveloped, refuse_reserved
 from agentloom_worker.llm.profiles import Profile, ReasoningReplay
 
 ENCODING_VERSION = 1
@@ -52,7 +51,7 @@ RESERVED_PARAMETERS = frozenset(
 )
 
 
-class ChatEncoding:
+class ChatEncoding(Enveloped):
     """Encodes for one profile; pure. Raises MODEL_FEATURE_UNSUPPORTED for flags it does not implement."""
 
     def __init__(self, profile: Profile) -> None:
@@ -70,7 +69,7 @@ class ChatEncoding:
             )
         self.profile = profile
         self._seam = chat_seam(profile) if adapts else None
-        self._envelopes = Envelopes("messages", self._parameter_document)
+        super().__init__("messages", self._parameter_document)
 
     @property
     def seam(self) -> SeamOf | None:
@@ -124,20 +123,6 @@ class ChatEncoding:
                 for tool in tools
             ]
         )
-
-    def encode_parameters(self, parameters: RequestParameters) -> bytes:
-        """The body without messages and tools."""
-        return self._envelopes.hashed(parameters)
-
-    def frame_body(self, parameters: RequestParameters, messages: Fragments, tools: bytes) -> RequestBody:
-        """The whole body, as it is sent."""
-        envelope = self._envelopes.of(parameters, tools)
-        return RequestBody(envelope.head, messages, envelope.tail)
-
-    def envelope_bytes(self, parameters: RequestParameters, tools: bytes) -> int:
-        """Bytes of the body around the fragments and their commas."""
-        envelope = self._envelopes.of(parameters, tools)
-        return len(envelope.head) + len(envelope.tail)
 
     def _parameter_document(self, parameters: RequestParameters) -> dict[str, object]:
         refuse_reserved(parameters, RESERVED_PARAMETERS)

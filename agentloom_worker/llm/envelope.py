@@ -7,6 +7,7 @@ from agentloom_worker.canonical import canonical_bytes
 from agentloom_worker.domain.model import RequestParameters
 from agentloom_worker.errors import Code, RunError
 from agentloom_worker.limits import RELEASE_CACHE
+from agentloom_worker.llm.adapter import Fragments, RequestBody
 
 _TOOLS = "tools"
 
@@ -67,6 +68,27 @@ class Envelopes:
             pieces.append(canonical_bytes(last)[1:-1])
         after = b"]" + b"".join(b"," + piece for piece in pieces) + b"}"
         return Envelope(parameters, tools, before, after, canonical_bytes(document))
+
+
+class Enveloped:
+    """What the encodings of all protocols share: the body around the fragments. See `Envelopes` for the arguments."""
+
+    def __init__(self, list_key: str, document_of: Callable[[RequestParameters], dict[str, object]]) -> None:
+        self._envelopes = Envelopes(list_key, document_of)
+
+    def encode_parameters(self, parameters: RequestParameters) -> bytes:
+        """The body without messages and tools."""
+        return self._envelopes.hashed(parameters)
+
+    def frame_body(self, parameters: RequestParameters, messages: Fragments, tools: bytes) -> RequestBody:
+        """The whole body, as it is sent."""
+        envelope = self._envelopes.of(parameters, tools)
+        return RequestBody(envelope.head, messages, envelope.tail)
+
+    def envelope_bytes(self, parameters: RequestParameters, tools: bytes) -> int:
+        """Bytes of the body around the fragments and their commas."""
+        envelope = self._envelopes.of(parameters, tools)
+        return len(envelope.head) + len(envelope.tail)
 
 
 def refuse_reserved(parameters: RequestParameters, reserved: frozenset[str]) -> None:

@@ -12,9 +12,8 @@ from agentloom_worker.canonical import canonical_bytes, effective_text
 from agentloom_worker.domain.model import Message, MessageCall, ReasoningItem, RequestParameters, Role, ToolSchema
 from agentloom_worker.domain.seam import SeamOf
 from agentloom_worker.errors import Code, RunError
-from agentloom_worker.llm.adapter import Fragments, RequestBody
 from agentloom_worker.llm.chat_encoding import EMPTY_ASSISTANT_TEXT, NOTE_LABEL, wire_arguments
-from agentloom_worker.llm.envelope import Envelopes, refuse_reserved
+from agentloom_worker.llm.envelope import Enveloped, refuse_reserved
 from agentloom_worker.llm.profiles import Profile, ReasoningReplay
 
 ENCODING_VERSION = 1
@@ -41,7 +40,7 @@ RESERVED_PARAMETERS = frozenset(
 )
 
 
-class ResponsesEncoding:
+class ResponsesEncoding(Enveloped):
     """Encodes for one profile; pure. Raises MODEL_FEATURE_UNSUPPORTED for flags it does not implement."""
 
     def __init__(self, profile: Profile) -> None:
@@ -51,7 +50,7 @@ class ResponsesEncoding:
                 f"profile {profile.name}: encoding {ENCODING_VERSION} of responses does not reorder messages",
             )
         self.profile = profile
-        self._envelopes = Envelopes("input", self._parameter_document)
+        super().__init__("input", self._parameter_document)
 
     @property
     def seam(self) -> SeamOf | None:
@@ -84,20 +83,6 @@ class ResponsesEncoding:
                 for tool in tools
             ]
         )
-
-    def encode_parameters(self, parameters: RequestParameters) -> bytes:
-        """The body without input and tools."""
-        return self._envelopes.hashed(parameters)
-
-    def frame_body(self, parameters: RequestParameters, messages: Fragments, tools: bytes) -> RequestBody:
-        """The whole body, as it is sent."""
-        envelope = self._envelopes.of(parameters, tools)
-        return RequestBody(envelope.head, messages, envelope.tail)
-
-    def envelope_bytes(self, parameters: RequestParameters, tools: bytes) -> int:
-        """Bytes of the body around the fragments and their commas."""
-        envelope = self._envelopes.of(parameters, tools)
-        return len(envelope.head) + len(envelope.tail)
 
     def _parameter_document(self, parameters: RequestParameters) -> dict[str, object]:
         refuse_reserved(parameters, RESERVED_PARAMETERS)
