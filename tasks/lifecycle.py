@@ -18,7 +18,13 @@ from celery import Celery, bootsteps, signals
 from agentloom_worker import telemetry
 from agentloom_worker.bootstrap import make_fleet_ports
 from agentloom_worker.domain.dispatch import Queue
-from agentloom_worker.errors import AgentloomError, PersistenceUnavailableError, PersistenceUnreachableError
+from agentloom_worker.errors import (
+    AgentloomError,
+    Code,
+    PersistenceUnavailableError,
+    PersistenceUnreachableError,
+    RequestError,
+)
 from agentloom_worker.fleet import FleetProcess, begin_when_reachable
 from agentloom_worker.limits import DRAIN_GRACE_S
 from agentloom_worker.metrics import serve_metrics
@@ -27,6 +33,7 @@ from config.logs import set_up_logging
 
 _EX_UNAVAILABLE = 69
 _EX_STUCK = 70
+_EX_CONFIG = 78
 _CHILD_WAIT_S = 60.0
 
 
@@ -56,7 +63,6 @@ def process() -> FleetProcess:
 def connect(app: Celery) -> None:
     """Listen to the signals of a worker."""
     app.steps["worker"].add(_HearEarlySignal)
-    signals.celeryd_after_setup.connect(_choose_queues, weak=False)
     signals.worker_init.connect(_init, weak=False)
     signals.worker_process_init.connect(_init_child, weak=False)
     signals.worker_shutting_down.connect(_shutting_down, weak=False)
@@ -85,11 +91,24 @@ def _served(worker: object) -> tuple[str, ...]:
     return tuple(sorted(name.removeprefix(prefix) for name in names))
 
 
-def _choose_queues(instance: object, **_kwargs: object) -> None:
-    """A worker without -Q serves all but `solitary`, which wants a process that does nothing else (RULINGS T8)."""
-    served = _served(instance)
-    if Queue.SOLITARY.value in served and len(served) > 1:
-        instance.app.amqp.queues.deselect(settings.queue_prefix + Queue.SOLITARY.value)  # type: ignore[attr-defined]
+def _choose_queues(worker: object) -> tuple[str, ...]:
+    """A worker without -Q serves all but `solitary`, which wants a process that does nothing else (RULINGS T8).
+
+    One that names it beside others would let a row that kills its process take theirs with it: refused.
+    """
+    served = _served(worker)
+    if Queue.SOLITARY.value not in served or len(served) == 1:
+        return served
+    others = tuple(queue for queue in served if queue != Queue.SOLITARY.value)
+    if len(served) < len(Queue):
+        refused = RequestError(
+            Code.INPUT_INVALID,
+            f"solitary is served by a process that does nothing else: start one worker with -Q {','.join(others)} and"
+            f" another with -Q {Queue.SOLITARY.value} -P prefork -c 1",
+        )
+        _refuse(refused, _EX_CONFIG)
+    worker.app.amqp.queues.deselect(settings.queue_prefix + Queue.SOLITARY.value)  # type: ignore[attr-defined]
+    return others
 
 
 def _init(sender: object, **_kwargs: object) -> None:
@@ -100,9 +119,7 @@ def _init(sender: object, **_kwargs: object) -> None:
     _life.drain_reader, _life.drain_writer = os.pipe()
     # Steps may run before Celery listens: without this a SIGTERM until then would leave their claims to the TTL.
     signal.signal(signal.SIGTERM, _note_early_signal)
-    _life.queues = _served(sender)
-    if Queue.SOLITARY.value in _life.queues and len(_life.queues) > 1:
-        _life.queues = tuple(queue for queue in _life.queues if queue != Queue.SOLITARY.value)
+    _life.queues = _choose_queues(sender)
     _life.slots = 1 if _life.is_master or "solo" in pool else int(sender.concurrency)  # type: ignore[attr-defined]
     if _life.is_master:
         _check_database()
@@ -165,10 +182,10 @@ def _begin(process: FleetProcess, *, in_pool: bool) -> None:
         _refuse(error)
 
 
-def _refuse(error: AgentloomError) -> NoReturn:
+def _refuse(error: AgentloomError, exit_code: int = _EX_UNAVAILABLE) -> NoReturn:
     """Celery logs exceptions of a receiver and goes on; this one ends the worker, and says why."""
     telemetry.log(logging.CRITICAL, "not_ready", code=error.code, error=error.message)
-    raise SystemExit(_EX_UNAVAILABLE)
+    raise SystemExit(exit_code)
 
 
 def _shutting_down(**_kwargs: object) -> None:

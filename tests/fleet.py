@@ -130,10 +130,10 @@ class Fleet:
         return process
 
     def worker_arguments(self, queues: str = STEPS, *, pool: str = "threads", slots: int = 8) -> list[str]:
-        """What stands behind `celery` for such a worker."""
+        """What stands behind `celery` for such a worker; without `queues` it is started without -Q."""
         names = ",".join(self.queue_prefix + queue for queue in queues.split(","))
         node = f"w{len(self.processes)}@%h"
-        return ["-A", "tasks", "worker", "-Q", names, "-P", pool, "-c", str(slots), "-n", node]
+        return ["-A", "tasks", "worker", *(["-Q", names] if queues else []), "-P", pool, "-c", str(slots), "-n", node]
 
     def workers(self, count: int, **options: Any) -> list[FleetProcessHandle]:
         """Start so many alike at once and wait until the slots of all are there."""

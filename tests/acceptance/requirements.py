@@ -398,6 +398,7 @@ REQUIREMENTS = {
             "integration/test_schema.py::test_D16_a_database_that_cannot_be_used_is_named_without_its_password",
             "integration/test_schema.py::test_D16_a_schema_of_a_later_version_is_left_alone",
             "integration/test_schema.py::test_D16_an_empty_postgres_is_refused_until_it_is_migrated",
+            "integration/test_start.py::test_D16_a_password_of_any_characters_is_taken_from_beside_the_url",
             "integration/test_start.py::test_D16_a_worker_that_waits_for_its_database_can_be_told_to_end",
             "integration/test_start.py::test_D16_nobody_waits_for_a_database_that_does_not_exist_or_was_never_migrated",
             "integration/test_start.py::test_D16_only_a_server_that_does_not_answer_is_called_unreachable",

@@ -1,15 +1,20 @@
 """Who starts before the database: waits for one that is away, and leaves at once where waiting cannot help."""
 
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
+import psycopg2
 import pytest
 import sqlalchemy as sa
+from psycopg2 import sql
 
 from agentloom_worker.clock import SystemClock
-from agentloom_worker.errors import PersistenceUnavailableError, PersistenceUnreachableError
+from agentloom_worker.domain.dispatch import Queue
+from agentloom_worker.errors import AgentloomError, PersistenceUnavailableError, PersistenceUnreachableError
 from agentloom_worker.storage.schema import migrate
 from agentloom_worker.storage.store import open_store
+from tests.acceptance.harness import wait_for
 from tests.fleet import Fleet, FleetProcessHandle, open_fleet
 from tests.servers import PostgresServer, RedisServer
 
@@ -95,3 +100,70 @@ def test_D16_only_a_server_that_does_not_answer_is_called_unreachable(own_postgr
         store.close()
         found.append(isinstance(refused.value, PersistenceUnreachableError))
     assert found == [True, False, False]
+
+
+def test_T8_a_worker_that_names_solitary_beside_other_queues_is_refused_and_says_what_to_start(fleet: Fleet) -> None:
+    for pool in ("threads", "prefork"):
+        worker = fleet.worker("control,solitary,model", pool=pool, slots=1, ready="")
+        assert worker.exit_code() == 78, worker.tail()
+        (line,) = worker.lines("not_ready")
+        assert line["code"] == "INPUT_INVALID"
+        assert "-Q control,model" in line["error"] and "-Q solitary" in line["error"]
+        assert worker.lines("process_started") == []
+
+
+def test_T8_a_worker_that_names_no_queue_serves_all_but_solitary(fleet: Fleet) -> None:
+    worker = fleet.worker("")
+    (line,) = worker.lines("process_started")
+    assert set(line["queues"].split(",")) == {queue.value for queue in Queue} - {"solitary"}
+    assert worker.end() == 0
+
+
+def test_D16_a_password_of_any_characters_is_taken_from_beside_the_url(
+    own_postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As docker-compose.yml gives it: no character of it has to be encoded."""
+    password = "p@ss/w:rd?#%&'\\ \"é"
+    database = sa.engine.make_url(own_postgres_server.create_database()).set(
+        username="agentloom_asked", host="127.0.0.1"
+    )
+    url = database.render_as_string(hide_password=False)
+    with asking_for_passwords(own_postgres_server, "agentloom_asked", password):
+        monkeypatch.setenv("PGPASSWORD", "another")
+        wait_for(lambda: "PERSISTENCE_UNAVAILABLE" in refusal(url), "the server asks for passwords", 60)
+        monkeypatch.setenv("PGPASSWORD", password)
+        assert "SCHEMA_BEHIND" in refusal(url)
+
+
+def refusal(url: str) -> str:
+    """What a process says that begins on this database."""
+    store = open_store(url, SystemClock())
+    try:
+        store.check_schema()
+    except AgentloomError as error:
+        return f"{error.code} {error.message}"
+    finally:
+        store.close()
+    return ""
+
+
+@contextmanager
+def asking_for_passwords(server: PostgresServer, role: str, password: str) -> Iterator[None]:
+    """A role of an own server that must say its password, which the server trusts everybody else not to need."""
+    admin = sa.engine.make_url(server.admin_url).set(drivername="postgresql")
+    dsn = admin.render_as_string(hide_password=False)
+    with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        cursor.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(sql.Identifier(role), sql.Literal(password)))
+        cursor.execute("SHOW hba_file")
+        (name,) = cursor.fetchone() or ("",)
+        rules = Path(name)
+        before = rules.read_text()
+        rules.write_text(f"host all {role} 127.0.0.1/32 scram-sha-256\n{before}")
+        try:
+            cursor.execute("SELECT pg_reload_conf()")
+            yield
+        finally:
+            rules.write_text(before)
+            cursor.execute("SELECT pg_reload_conf()")
+            cursor.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(role)))

@@ -8,6 +8,7 @@ import pytest
 import typer
 import yaml
 from celery.bin.celery import celery as celery_group  # noqa: TID251
+from sqlalchemy import make_url
 
 from agentloom_worker.cli.app import app as cli
 from agentloom_worker.domain.dispatch import Queue
@@ -75,10 +76,15 @@ def test_every_service_has_a_health_check_and_limits(name: str) -> None:
 def test_every_variable_is_a_setting_and_has_a_sound_value(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {line.env for line in settings_reference()}
     for service in OURS.values():
-        assert set(service["environment"]) <= known
+        assert set(service["environment"]) <= {*known, "PGPASSWORD"}
         for name, value in service["environment"].items():
             monkeypatch.setenv(name, re.sub(r"\$\{\w+:-(\w*)\}", r"\1", value))
     read = FleetSettings()
+    # Whatever the password is, it needs no encoding: it is no part of a URL.
+    database = SERVICES["postgres"]["environment"]
+    assert service["environment"]["PGPASSWORD"] == database["POSTGRES_PASSWORD"]
+    url = make_url(read.database.get_secret_value())
+    assert (url.username, url.password, url.database) == (database["POSTGRES_USER"], None, database["POSTGRES_DB"])
     assert read.broker.get_secret_value() == "redis://redis:6379/0"
     assert read.redis_url == "redis://redis:6379/1"
 
