@@ -17,6 +17,7 @@ from agentloom_worker.domain.damage import DAMAGED
 from agentloom_worker.domain.dispatch import Claim
 from agentloom_worker.domain.model import Cancelled, Executed
 from agentloom_worker.errors import (
+    AgentloomError,
     InvariantError,
     LeaseLostError,
     PersistenceUnavailableError,
@@ -89,7 +90,8 @@ class StepRunner:
                 grace_us=settings.grace_us,
                 solitary=self._solitary,
             )
-        except PersistenceUnavailableError as error:
+        except AgentloomError as error:
+            # The store is away, or refuses: a later look finds the row as it is.
             telemetry.log(logging.WARNING, "claim_failed", dispatch_id=dispatch_id, error=error.message)
             self._keeper.leave(dispatch_id, token, began=False)
             return False

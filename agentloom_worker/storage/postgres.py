@@ -60,6 +60,10 @@ _UNREACHABLE = (
     "too many clients",
     "remaining connection slots",
 )
+# This server, not this commit: a standby or one that was demoted (25006), one that ended the transaction for its time
+# (25P03, 25P04), a disk or the system under it (class 58). Another connection may lead to one that takes it.
+_ELSEWHERE = {"25006", "25P03", "25P04"}
+_ELSEWHERE_CLASSES = ("08", "53", "58")
 # A template that is missing after a reconnect through a pooler, or an object that a migration replaced.
 _UNPREPARED = {"26000"}
 
@@ -214,9 +218,9 @@ class PostgresDriver:
     @staticmethod
     def _definite(error: psycopg2.Error) -> bool:
         code = error.pgcode
-        if code is None or code[:2] in ("08", "53") or code[:3] == "57P":
+        if code is None or code[:2] in _ELSEWHERE_CLASSES or code[:3] == "57P":
             return False
-        return code not in _ROLLED_BACK and code not in _UNPREPARED
+        return code not in _ROLLED_BACK | _UNPREPARED | _ELSEWHERE
 
     @staticmethod
     def _refusal(error: psycopg2.Error) -> Exception:
@@ -247,4 +251,11 @@ def _make_engine(url: str, pool_size: int, overflow: int) -> sa.Engine:
         connect_args=_CONNECT,
     )
     event.listen(engine, "connect", lambda connection, _record: _configure(connection))
+    event.listen(engine, "handle_error", _leave_read_only)
     return engine
+
+
+def _leave_read_only(context: sa.engine.ExceptionContext) -> None:
+    """A connection to a server that takes no writes is not kept, nor are those beside it: they lead there as well."""
+    if getattr(context.original_exception, "pgcode", None) in _ELSEWHERE:
+        context.is_disconnect = True

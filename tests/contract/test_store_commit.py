@@ -437,6 +437,21 @@ def test_R1_an_outcome_that_the_database_refuses_alone_parks_its_row(database_ur
     assert telemetry.counters()["commits_refused"] == refused + 2, "fused, then alone, and no third time"
 
 
+def test_U2_a_claim_that_the_database_refuses_leaves_the_row_and_the_worker(database_url: str) -> None:
+    ground = stand(database_url)
+    row, *_timers = ground.store.list_dispatches()
+
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise RefusedError("InsufficientPrivilege 42501")
+
+    claim = ground.store.claim
+    ground.store.claim = refuse  # type: ignore[method-assign, assignment]
+    assert ground.worker.runner.run(row.dispatch_id) is False
+    ground.store.claim = claim  # type: ignore[method-assign]
+    ground.worker.drive()
+    assert ground.slice().run.status is RunStatus.SUCCEEDED
+
+
 def test_sessions_do_not_disturb_each_other(database_url: str) -> None:
     ground = stand(database_url)
     other = open_session(ground.worker)
