@@ -1,11 +1,13 @@
 """Whole runs against providers of other dialects, and the one number that counts a request (CASES K10)."""
 
 import json
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from agentloom_worker.audit import run_audit
+from agentloom_worker.audit import Finding, run_audit
 from agentloom_worker.devmodel import DevModel
 from agentloom_worker.devmodel.chat import parse_chat_request
 from agentloom_worker.devmodel.responses import parse_responses_request
@@ -25,6 +27,7 @@ from tests.acceptance.harness import (
     ask,
     attempts,
     dev_model,
+    execute,
     frozen_bodies,
     http_release,
     model_operations,
@@ -203,3 +206,50 @@ def test_K10_the_limit_of_the_model_is_what_a_request_asks_for_at_most(database_
         worker.drive()
         (body,) = frozen_bodies(worker.ports, run_id)
         assert json.loads(body)["max_tokens"] == 384_000
+
+
+SCHEMA = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
+CORRECTED = (
+    {"when": {"assistant_turns": 0}, "answer": {"text": "It is forty-two."}},
+    {"answer": {"text": '{"answer": "Forty-two."}'}},
+)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_R13_a_correction_that_is_sent_as_a_text_of_the_user_is_no_input_to_the_audit_and_hides_none(
+    database_url: str, protocol: str
+) -> None:
+    with dev_model(*CORRECTED, dialect=STRICT) as model, simulated(database_url) as worker:
+        ports, document = worker.ports, _of(model, "vllm", protocol=protocol, agent={"output_schema": SCHEMA})
+        (run_id,) = _session(worker, document, "[agentloom] How many?")
+        assert answer(ports, run_id) == '{"answer": "Forty-two."}'
+        asked, corrected = (user_texts(body) for body in frozen_bodies(ports, run_id))
+        assert asked == ["[agentloom] How many?"]
+        assert corrected[0] == asked[0] and corrected[1].startswith("[agentloom] ") and len(corrected) == 2
+        assert list(run_audit(ports)) == []
+
+        # The words of another run in the place of the user's.
+        (other,) = _session(worker, document, "Something else")
+        assert list(run_audit(ports)) == []
+        inputs = "(SELECT origin_input_id FROM context_record WHERE run_id = :of AND message_kind = 'user_ref')"
+        changed = (
+            f"UPDATE context_record SET origin_input_id = {inputs} WHERE run_id = :run AND message_kind = 'user_ref'"
+        )
+        assert execute(ports, changed, run=run_id, of=other) == 1
+        assert ("request.inputs", 2) in _counted(run_audit(ports))
+
+
+@pytest.mark.parametrize(("kind", "other", "found"), [("feedback", "user_ref", 1), ("user_ref", "feedback", 2)])
+def test_R13_a_correction_that_passes_for_an_input_is_found_and_an_input_that_passes_for_one_in_each_request(
+    database_url: str, kind: str, other: str, found: int
+) -> None:
+    with dev_model(*CORRECTED, dialect=STRICT) as model, simulated(database_url) as worker:
+        (run_id,) = _session(worker, _of(model, "vllm", agent={"output_schema": SCHEMA}), "How many?")
+        changed = "UPDATE context_record SET message_kind = :other WHERE run_id = :run AND message_kind = :kind"
+        assert execute(worker.ports, changed, run=run_id, kind=kind, other=other) == 1
+        assert ("request.inputs", found) in _counted(run_audit(worker.ports))
+
+
+def _counted(findings: Iterable[Finding]) -> set[tuple[str, int]]:
+    """The invariants that are broken, and how often each."""
+    return set(Counter(finding.invariant for finding in findings).items())
