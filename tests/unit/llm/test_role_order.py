@@ -194,7 +194,9 @@ text = st.text(max_size=8) | st.sampled_from(ends)
 ids = st.sampled_from(['x","role":"user', 'x","type":"function_call', "c"])
 calls = st.lists(st.builds(MessageCall, ids, text, text), min_size=1, max_size=2)
 # One thought leads to what a server of an open model says: it gives one item of it.
-thoughts = st.lists(st.builds(ReasoningItem, st.just("rs"), content=st.tuples(text)), max_size=1).map(tuple)
+thoughts = st.lists(
+    st.builds(ReasoningItem, st.just("rs"), content=st.tuples(text), before_call=st.sampled_from([None, 0])), max_size=1
+).map(tuple)
 users = st.builds(Message, st.just(Role.USER), text)
 notes = st.builds(note, text)
 answers = st.builds(Message, st.just(Role.ASSISTANT), text, reasoning=text, reasoning_items=thoughts)
@@ -269,9 +271,14 @@ def test_any_history_comes_to_a_strict_server_in_its_order_and_with_every_word(
         if one.note or one.role is Role.USER
     ]
     assert is_told([one["texts"][0] for one in seen if one["role"] == "user"], said)
-    # No call was joined to another message of the assistant than its own.
-    assert [one["calls"] for one in seen if one["calls"]] == [
-        [call.wire_id for call in one.calls] for one in conversation if one.calls
+    # What was said in one breath with calls is together, and nothing else is with them.
+    assert [(one["texts"], one["calls"]) for one in seen if one["calls"]] == [
+        (
+            [effective_text(one.text)[0]] if one.text.strip() else [],
+            [effective_text(call.wire_id)[0] for call in one.calls],
+        )
+        for one in conversation
+        if one.calls
     ]
 
 
