@@ -29,10 +29,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def real_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The base URL of the server, which is started once and ended with the tests."""
-    folder: Path = tmp_path_factory.mktemp("model")
+    yield from _serve(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="session")
+def strict_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The same with a template that takes one order of roles only."""
+    yield from _serve(tmp_path_factory.mktemp("strict"), str(Path(__file__).with_name("strict.jinja")))
+
+
+def _serve(folder: Path, *options: str) -> Iterator[str]:
     with (folder / "server.log").open("wb") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "tests.real.server", str(folder)],
+            [sys.executable, "-m", "tests.real.server", str(folder), *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
