@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentloom_worker import limits
-from agentloom_worker.clock import SystemClock
+from agentloom_worker.clock import ManualClock, SystemClock
 from agentloom_worker.devmodel import DevModel, parse_script
 from agentloom_worker.errors import Code, RequestError
 from agentloom_worker.llm.discover import MetadataSource, ModelDescriptor, discover
@@ -162,10 +162,9 @@ def refused(profile: str, turn: dict[str, Any], protocol: str, model: str = "dev
     return caught.value
 
 
-def asked(base_url: str, protocol: str, bounds: Bounds | None = None) -> Probe:
+def asked(base_url: str, protocol: str) -> Probe:
     with closing(EndpointClient(SystemClock())) as client:
-        endpoint = Endpoint(base_url, PROFILES["generic"])
-        return probe(client, endpoint, "m", protocol=protocol, bounds=bounds or Bounds())
+        return probe(client, Endpoint(base_url, PROFILES["generic"]), "m", protocol=protocol)
 
 
 @pytest.mark.parametrize(
@@ -478,18 +477,22 @@ def test_a_certificate_that_nobody_signed_is_a_transport_failure_of_tls(protocol
 @pytest.mark.parametrize(
     ("bounds", "code", "words"),
     [
-        (Bounds(first_output_s=0.1), Code.MODEL_FIRST_OUTPUT_TIMEOUT, "may need more (--first-output)"),
-        (Bounds(total_s=0.1), Code.WAIT_TIMEOUT, "the answer had not ended after 0.1 s"),
+        (Bounds(), Code.MODEL_FIRST_OUTPUT_TIMEOUT, "may need more (--first-output)"),
+        (Bounds(first_output_s=5_000.0), Code.WAIT_TIMEOUT, "the answer had not ended after 120 s"),
     ],
 )
 def test_a_stream_that_never_ends_is_ended_by_the_bounds(bounds: Bounds, code: Code, words: str, protocol: str) -> None:
+    clock = ManualClock()
+
     def endless(exchange: Exchange) -> None:
         exchange.send(STREAM_HEAD + b": still here\n\n")
+        clock.advance(1_000.0)
+        exchange.send(b": and still\n\n")
         exchange.wait_for_end()
 
-    with serving(endless) as server:
+    with serving(endless) as server, closing(EndpointClient(clock)) as client:
         with pytest.raises(RequestError) as caught:
-            asked(server.base_url, protocol, bounds)
+            probe(client, Endpoint(server.base_url, PROFILES["generic"]), "m", protocol=protocol, bounds=bounds)
         assert server.ended.wait(WAIT_S), "the stream was left open"
     assert caught.value.code == code
     assert words in caught.value.message
