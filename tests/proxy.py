@@ -1,4 +1,4 @@
-"""A TCP proxy in front of PostgreSQL that loses a message on command: before the server has it, or its answer."""
+"""A TCP proxy in front of a server: it loses a message to PostgreSQL or its answer on command, or cuts what stands."""
 
 import contextlib
 import socket
@@ -18,7 +18,10 @@ class Loss(StrEnum):
 
 
 class Proxy:
-    """Forwards every connection; `lose` breaks the next connection on which `marker` is sent."""
+    """Forwards every connection; `lose` breaks the next connection on which `marker` is sent, `cut` all at once.
+
+    The address is a URL, of a database or of HTTP; `url` is the same one through the proxy.
+    """
 
     def __init__(self, database_url: str) -> None:
         self._server = make_url(database_url)
@@ -36,6 +39,15 @@ class Proxy:
         """Break one connection at the next message that holds `marker`."""
         with self._lock:
             self._loss, self._marker = loss, marker
+
+    def cut(self) -> None:
+        """Break every connection that stands; new ones are taken."""
+        with self._lock:
+            sockets, self._sockets = self._sockets, []
+        for held in sockets:
+            with contextlib.suppress(OSError):
+                held.shutdown(socket.SHUT_RDWR)
+            held.close()
 
     def close(self) -> None:
         """Close the door and every connection."""

@@ -28,6 +28,7 @@ def main() -> int:
     params.hostnames = ["127.0.0.1"]
     params.port = 0
     params.endpoint_slots = True
+    params.endpoint_metrics = True
     if sys.argv[2:]:
         params.use_jinja = True
         params.chat_template = Path(sys.argv[2]).read_text()
