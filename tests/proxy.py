@@ -18,10 +18,7 @@ class Loss(StrEnum):
 
 
 class Proxy:
-    """Forwards every connection; `lose` breaks the next connection on which `marker` is sent, `cut` all at once.
-
-    The address is a URL, of a database or of HTTP; `url` is the same one through the proxy.
-    """
+    """Forwards every connection; `lose` breaks the next connection on which `marker` is sent."""
 
     def __init__(self, database_url: str) -> None:
         self._server = make_url(database_url)
@@ -41,7 +38,7 @@ class Proxy:
             self._loss, self._marker = loss, marker
 
     def cut(self) -> None:
-        """Break every connection that stands; new ones are taken."""
+        """Break every connection that stands, of a database or of HTTP; new ones are taken."""
         with self._lock:
             sockets, self._sockets = self._sockets, []
         for held in sockets:
