@@ -1,4 +1,4 @@
-"""A TCP proxy in front of PostgreSQL that loses a message on command: before the server has it, or its answer."""
+"""A TCP proxy in front of a server: it loses a message to PostgreSQL or its answer on command, or cuts what stands."""
 
 import contextlib
 import socket
@@ -36,6 +36,15 @@ class Proxy:
         """Break one connection at the next message that holds `marker`."""
         with self._lock:
             self._loss, self._marker = loss, marker
+
+    def cut(self) -> None:
+        """Break every connection that stands, of a database or of HTTP; new ones are taken."""
+        with self._lock:
+            sockets, self._sockets = self._sockets, []
+        for held in sockets:
+            with contextlib.suppress(OSError):
+                held.shutdown(socket.SHUT_RDWR)
+            held.close()
 
     def close(self) -> None:
         """Close the door and every connection."""

@@ -6,6 +6,7 @@ from agentloom_worker.audit.facts import RunFacts
 from agentloom_worker.audit.fault import Fault
 from agentloom_worker.audit.history import FrozenRequest, History
 from agentloom_worker.canonical import effective_text, parse, sha256
+from agentloom_worker.domain.context import MessageKind
 from agentloom_worker.domain.damage import DAMAGED, describe
 from agentloom_worker.domain.model import Role
 from agentloom_worker.domain.operation import Payload
@@ -50,10 +51,16 @@ def check_inputs(facts: RunFacts) -> Iterator[Fault]:
         yield Fault(facts.subject, f"an input cannot be read: {describe(error)}")
         return
     for context, history in facts.histories:
-        shown = [(at, message.text_hash) for at, message in enumerate(history.own) if message.role is Role.USER]
-        records = len(facts.records_of(context.context_id))
+        records = facts.records_of(context.context_id)
+        # Where a provider takes no system message in the middle, what the runtime says is a text of the user as well.
+        notes = {record.context_seq for record in records if record.message_kind == MessageKind.FEEDBACK}
+        shown = [
+            (at, message.text_hash)
+            for at, message in enumerate(history.own)
+            if message.role is Role.USER and at + 1 not in notes
+        ]
         for request in history.requests:
-            missing = _first_difference(facts, request, words, shown, records)
+            missing = _first_difference(facts, request, words, shown, len(records))
             if missing is not None:
                 yield Fault(f"operation {request.operation_id}", missing)
 
@@ -76,7 +83,7 @@ def _first_difference(
     shown: list[tuple[int, bytes]],
     records: int,
 ) -> str | None:
-    """`shown` are the places and hashes of the context's user messages."""
+    """`shown` are the places and hashes of the context's user messages, without those of the runtime."""
     expected = [
         words[row.input_id]
         for row in sorted(facts.rows.deliveries, key=lambda row: row.context_seq or 0)

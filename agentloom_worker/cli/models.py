@@ -5,12 +5,13 @@ from contextlib import contextmanager
 from typing import Annotated
 
 import typer
+from typer.core import TyperCommand
 
 from agentloom_worker.cli.output import print_json, print_table, print_text
 from agentloom_worker.cli.place import AsJson
 from agentloom_worker.clock import SystemClock
 from agentloom_worker.errors import Code, RequestError, RunError
-from agentloom_worker.http.credentials import resolve_credential
+from agentloom_worker.http.credentials import installed_providers, resolve_credential
 from agentloom_worker.llm import discover as discovery
 from agentloom_worker.llm import probe as probing
 from agentloom_worker.llm.endpoint import Endpoint, EndpointClient
@@ -23,9 +24,38 @@ BaseUrl = Annotated[
 ]
 ProfileName = Annotated[str, typer.Option("--profile", metavar="NAME", help="How the provider is spoken to.")]
 Credential = Annotated[
-    str | None, typer.Option("--credential", metavar="REF", help="Where the key is found: env:NAME or file:PATH.")
+    str | None,
+    typer.Option(
+        "--credential",
+        metavar="REF",
+        help="Where the key is found: env:NAME, file:PATH, or PROVIDER:NAME of an installed provider.",
+    ),
 ]
 ModelName = Annotated[str, typer.Option("--model", metavar="ID", help="The provider's id of the model.")]
+ProtocolName = Annotated[
+    str | None,
+    typer.Option("--protocol", metavar="NAME", help=f"{' or '.join(probing.PROTOCOLS)}; else the profile's first."),
+]
+FirstOutput = Annotated[
+    float, typer.Option("--first-output", metavar="SECONDS", min=0.001, help="How long to wait for the first output.")
+]
+Timeout = Annotated[
+    float, typer.Option("--timeout", metavar="SECONDS", min=0.001, help="How long the whole call may take.")
+]
+
+
+class _Asking(TyperCommand):
+    """A command that takes a credential: its help names the providers that are installed here, and looks only then."""
+
+    @property
+    def epilog(self) -> str | None:
+        """What stands below the options."""
+        installed = ", ".join(installed_providers()) or "none"
+        return f"Credential providers installed here: {installed} (docs/credentials.md)."
+
+    @epilog.setter
+    def epilog(self, text: str | None) -> None:
+        """Typer sets what a command was given, which is nothing."""
 
 
 @app.callback()
@@ -63,7 +93,7 @@ def profiles(as_json: AsJson = False) -> None:
             print_text(f"    {known.source}")
 
 
-@app.command("discover")
+@app.command("discover", cls=_Asking)
 def discover(
     base_url: BaseUrl = None, profile: ProfileName = "generic", credential: Credential = None, as_json: AsJson = False
 ) -> None:
@@ -88,20 +118,25 @@ def discover(
     )
 
 
-@app.command("probe")
+@app.command("probe", cls=_Asking)
 def probe(
+    *,
     model: ModelName,
     base_url: BaseUrl = None,
     profile: ProfileName = "generic",
+    protocol: ProtocolName = None,
     credential: Credential = None,
+    first_output: FirstOutput = probing.BOUNDS.first_output_s,
+    timeout: Timeout = probing.BOUNDS.total_s,
     as_json: AsJson = False,
 ) -> None:
     """Make one small call with a tool, and show what it showed and what it could not. It may cost a few tokens.
 
     Exit code 1 where the answer contradicts the profile.
     """
+    bounds = probing.Bounds(first_output, timeout)
     with _asking(base_url, profile, credential) as (client, endpoint):
-        found = probing.probe(client, endpoint, model)
+        found = probing.probe(client, endpoint, model, protocol=protocol, bounds=bounds)
     if as_json:
         print_json({"base_url": endpoint.base_url, "profile": profile, "model": model, **_shown(found)})
     else:
@@ -142,7 +177,12 @@ def _document(profile: Profile) -> dict[str, object]:
 
 
 def _shown(found: probing.Probe) -> dict[str, object]:
-    return {"findings": found.findings, "contradictions": found.contradictions, "not_shown": found.not_shown}
+    return {
+        "protocol": found.protocol,
+        "findings": found.findings,
+        "contradictions": found.contradictions,
+        "not_shown": found.not_shown,
+    }
 
 
 def _roles(profile: Profile) -> str:

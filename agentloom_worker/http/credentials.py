@@ -16,6 +16,7 @@ from agentloom_worker.errors import Code, RunError
 from agentloom_worker.secrecy import keep_secret
 
 ENTRY_POINT_GROUP = "agentloom.credentials"
+_BUILT_IN = frozenset({"env", "file"})
 _PROVIDER = re.compile(r"[a-z][a-z0-9]{1,31}", re.ASCII)
 
 
@@ -70,6 +71,12 @@ def resolve_credential(reference: str) -> str:
     return secret
 
 
+def installed_providers() -> tuple[str, ...]:
+    """The names under which a reference reaches a provider here, whether it works or not."""
+    names = {point.name for point in entry_points(group=ENTRY_POINT_GROUP)}
+    return tuple(sorted(name for name in names - _BUILT_IN if _PROVIDER.fullmatch(name)))
+
+
 def _read_file(reference: str, path: Path) -> str:
     try:
         with path.open("rb") as file:
@@ -102,7 +109,7 @@ def _load_provider(name: str) -> CredentialProvider:
     found = {point.value: point for point in entry_points(group=ENTRY_POINT_GROUP, name=name)}
     if not found:
         # Not named: it may be the beginning of a key that somebody pasted.
-        installed = ", ".join(sorted({point.name for point in entry_points(group=ENTRY_POINT_GROUP)})) or "none"
+        installed = ", ".join(installed_providers()) or "none"
         raise CredentialError(
             Code.CREDENTIAL_UNAVAILABLE,
             "the provider of a credential reference is not installed where this attempt runs: install its package"

@@ -9,32 +9,23 @@ from typing import assert_never
 
 from agentloom_worker.canonical import canonical_bytes, effective_text
 from agentloom_worker.domain.model import Message, MessageCall, RequestParameters, Role, ToolSchema
-from agentloom_worker.domain.seam import Seam, SeamOf
 from agentloom_worker.errors import Code, RunError
 from agentloom_worker.llm.envelope import Enveloped, refuse_reserved
 from agentloom_worker.llm.profiles import Profile, ReasoningReplay
+from agentloom_worker.llm.role_order import EMPTY_ASSISTANT_TEXT, NOTE_LABEL, Marks, order_seam
 
 ENCODING_VERSION = 1
-
-# Strict providers refuse an assistant message without visible text, a single space included (CASES W04).
-EMPTY_ASSISTANT_TEXT = "(no content)"
-
-# Stands before the runtime's own words where a provider takes no system message behind the first (RULINGS A12).
-NOTE_LABEL = "[agentloom] "
-
-# Stands where a provider wants a word of the user and nobody has said one.
-CONTINUED = NOTE_LABEL + "(continued)"
 
 # Both stand between content and role, so that a fragment's end still tells its role.
 REASONING_FIELDS = frozenset({"reasoning", "reasoning_content"})
 
-# A fragment is canonical JSON, so its end tells whose message it is: quotes inside of texts are escaped.
-_USER_END = b'","role":"user"}'
-_ASSISTANT_END = b'"role":"assistant"}'
-_SYSTEM_END = b'"role":"system"}'
-_CALLS_END = b"]}"
-_USER_START = b'{"content":"'
-_PARAGRAPH = b"\\n\\n"
+_MARKS = Marks(
+    user_start=b'{"content":"',
+    user_end=b'","role":"user"}',
+    answer_end=b'"role":"assistant"}',
+    system_end=b'"role":"system"}',
+    calls_end=b"]}",
+)
 
 RESERVED_PARAMETERS = frozenset(
     {
@@ -55,26 +46,13 @@ class ChatEncoding(Enveloped):
     """Encodes for one profile; pure. Raises MODEL_FEATURE_UNSUPPORTED for flags it does not implement."""
 
     def __init__(self, profile: Profile) -> None:
-        adapts = profile.strict_alternation or profile.first_must_be_user
-        if adapts and profile.mid_system:
-            # Seen from a system message, nobody could tell whether the conversation has begun.
-            raise RunError(
-                Code.MODEL_FEATURE_UNSUPPORTED,
-                f"profile {profile.name}: in a strict order of roles no system message can stand in the middle",
-            )
         if profile.reasoning_field not in REASONING_FIELDS:
             raise RunError(
                 Code.MODEL_FEATURE_UNSUPPORTED,
                 f"profile {profile.name}: reasoning cannot be sent back as {profile.reasoning_field}",
             )
         self.profile = profile
-        self._seam = chat_seam(profile) if adapts else None
-        super().__init__("messages", self._parameter_document)
-
-    @property
-    def seam(self) -> SeamOf | None:
-        """How two fragments meet; None: with a comma."""
-        return self._seam
+        super().__init__("messages", self._parameter_document, order_seam(profile, _MARKS, self.encode_message))
 
     def encode_message(self, message: Message) -> bytes:
         """One message. Lone surrogates become U+FFFD; see `wire_arguments` for broken calls.
@@ -133,37 +111,6 @@ class ChatEncoding(Enveloped):
         if self.profile.stream_options:
             document["stream_options"] = {"include_usage": True}
         return document
-
-
-def chat_seam(profile: Profile) -> SeamOf:
-    """The seams of a provider that takes only certain sequences of roles (RULINGS A12).
-
-    `strict_alternation`: two texts of the user become one, a paragraph apart; where an exchange of calls and results
-    is followed by the user, an empty answer stands between; where the assistant speaks twice, a labelled text of the
-    user. `first_must_be_user`: such a text also opens a conversation that the assistant would open.
-    """
-    comma, start = Seam(), Seam(between=b"")
-    merged = Seam(len(_USER_END), _PARAGRAPH, len(_USER_START), -1)
-    user = canonical_bytes({"role": Role.USER.value, "content": CONTINUED})
-    assistant = canonical_bytes({"role": Role.ASSISTANT.value, "content": EMPTY_ASSISTANT_TEXT})
-    opened, opened_first = Seam(between=b"," + user + b",", messages=1), Seam(between=user + b",", messages=1)
-    answered = Seam(between=b"," + assistant + b",", messages=1)
-
-    def seam(before: bytes, after: bytes) -> Seam:
-        by_user = after.endswith(_USER_END)
-        if not before or before.endswith(_SYSTEM_END):
-            if profile.first_must_be_user and not by_user and not after.endswith(_SYSTEM_END):
-                return opened if before else opened_first
-            return comma if before else start
-        if not profile.strict_alternation:
-            return comma
-        if before.endswith(_USER_END):
-            return merged if by_user else comma
-        if before.endswith(_ASSISTANT_END):
-            return comma if by_user else opened
-        return answered if by_user and not before.endswith(_CALLS_END) else comma
-
-    return seam
 
 
 def wire_arguments(arguments_text: str) -> str:

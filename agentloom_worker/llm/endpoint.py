@@ -59,41 +59,16 @@ class EndpointClient:
         self._clock = clock
         self._transport = WatchedTransport(clock)
 
-    @contextmanager
-    def answer(
-        self, endpoint: Endpoint, method: str, url: httpx.URL, body: bytes = b"", *, timeout_s: float
-    ) -> Iterator[httpx.Response]:
-        """A 200 answer whose body is not read yet.
-
-        Raises RequestError with the code of the failure for any other answer, and for a connection that fails.
-        """
-        watch = CallWatch(self._clock, lambda: None)
-        watch.limit(Limit.DEADLINE, timeout_s)
-        headers = {"Accept": "*/*", "Accept-Encoding": "identity", "User-Agent": f"agentloom-worker/{__version__}"}
-        if body:
-            headers["Content-Type"] = "application/json"
-        if endpoint.api_key is not None:
-            headers[endpoint.profile.auth_header] = f"{endpoint.profile.auth_prefix}{endpoint.api_key}"
-        request = httpx.Request(method, url, headers=headers, content=body, extensions={WATCH_EXTENSION: watch})
-        try:
-            response = self._transport.handle_request(request)
-            try:
-                if response.status_code != httpx.codes.OK:
-                    raise self._refused(endpoint, response)
-                yield response
-            finally:
-                response.close()
-        except (httpx.TransportError, httpx.DecodingError) as error:
-            words = redact(str(error) or type(error).__name__, endpoint.api_key)
-            raise RequestError(Code.MODEL_TRANSPORT_FAILED, f"{shown(url)}: {words}") from None
-        finally:
-            watch.detach()
+    @property
+    def clock(self) -> Clock:
+        """What its waits are measured by."""
+        return self._clock
 
     def get_json(self, endpoint: Endpoint, path: str, *, timeout_s: float) -> object:
         """The JSON document at a path. Raises RequestError, also where it is none or too large."""
         url = endpoint.url(path)
         body = bytearray()
-        with self.answer(endpoint, "GET", url, timeout_s=timeout_s) as response:
+        with self._answer(endpoint, url, timeout_s) as response:
             for chunk in iter_decoded(response, limits.SSE_EVENT_BYTES_MAX):
                 body += chunk
                 if len(body) > limits.SSE_EVENT_BYTES_MAX:
@@ -107,6 +82,32 @@ class EndpointClient:
     def close(self) -> None:
         """Drop idle connections."""
         self._transport.close()
+
+    @contextmanager
+    def _answer(self, endpoint: Endpoint, url: httpx.URL, timeout_s: float) -> Iterator[httpx.Response]:
+        """A 200 answer whose body is not read yet.
+
+        Raises RequestError with the code of the failure for any other answer, and for a connection that fails.
+        """
+        watch = CallWatch(self._clock, lambda: None)
+        watch.limit(Limit.DEADLINE, timeout_s)
+        headers = {"Accept": "*/*", "Accept-Encoding": "identity", "User-Agent": f"agentloom-worker/{__version__}"}
+        if endpoint.api_key is not None:
+            headers[endpoint.profile.auth_header] = f"{endpoint.profile.auth_prefix}{endpoint.api_key}"
+        request = httpx.Request("GET", url, headers=headers, extensions={WATCH_EXTENSION: watch})
+        try:
+            response = self._transport.handle_request(request)
+            try:
+                if response.status_code != httpx.codes.OK:
+                    raise self._refused(endpoint, response)
+                yield response
+            finally:
+                response.close()
+        except (httpx.TransportError, httpx.DecodingError) as error:
+            words = redact(str(error) or type(error).__name__, endpoint.api_key)
+            raise RequestError(Code.MODEL_TRANSPORT_FAILED, f"{shown(url)}: {words}") from None
+        finally:
+            watch.detach()
 
     def _refused(self, endpoint: Endpoint, response: httpx.Response) -> RequestError:
         body = bytearray()

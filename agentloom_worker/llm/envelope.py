@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from agentloom_worker.canonical import canonical_bytes
 from agentloom_worker.domain.model import RequestParameters
+from agentloom_worker.domain.seam import SeamOf
 from agentloom_worker.errors import Code, RunError
 from agentloom_worker.limits import RELEASE_CACHE
 from agentloom_worker.llm.adapter import Fragments, RequestBody
@@ -71,10 +72,21 @@ class Envelopes:
 
 
 class Enveloped:
-    """What the encodings of all protocols share: the body around the fragments. See `Envelopes` for the arguments."""
+    """What the encodings of all protocols share: the body around the fragments, and how these meet (`seam`).
 
-    def __init__(self, list_key: str, document_of: Callable[[RequestParameters], dict[str, object]]) -> None:
+    See `Envelopes` for the other arguments.
+    """
+
+    def __init__(
+        self, list_key: str, document_of: Callable[[RequestParameters], dict[str, object]], seam: SeamOf | None
+    ) -> None:
         self._envelopes = Envelopes(list_key, document_of)
+        self._seam = seam
+
+    @property
+    def seam(self) -> SeamOf | None:
+        """How two fragments meet; None: with a comma."""
+        return self._seam
 
     def encode_parameters(self, parameters: RequestParameters) -> bytes:
         """The body without messages and tools."""

@@ -26,7 +26,13 @@ _REJECTED_CATEGORIES = {
     413: Category.LIMIT,
 }
 
-_CONTEXT_LENGTH_CODES = frozenset({"context_length_exceeded", "context_window_exceeded"})
+_CONTEXT_LENGTH_CODES = frozenset(
+    {
+        "context_length_exceeded",
+        "context_window_exceeded",
+        "exceed_context_size_error",  # of llama.cpp's server, also where its profile is not named
+    }
+)
 _RATE_LIMIT_CODES = frozenset({"429", "rate_limit_error", "rate_limit_exceeded", "too_many_requests"})
 _QUOTA_CODES = frozenset({"billing_hard_limit_reached", "insufficient_quota"})
 _TRANSPORT_CODES = frozenset(

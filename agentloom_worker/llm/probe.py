@@ -1,31 +1,48 @@
 """One small call that shows how an endpoint answers: stream, tools, ids, usage, reasoning, end of the stream.
 
-It says what it found, and what one call cannot show. It changes nothing: what to write into a release is for a person.
+The call is an attempt of the protocol's own adapter, so what is read, refused and waited for is what a run would see.
+Beside it the bytes themselves are looked at, for what an adapter does not tell (llm/sights.py). It says what it found,
+and what one call cannot show. It changes nothing: what to write into a release is for a person.
 """
 
 import json
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-import httpx
-
 from agentloom_worker import limits
-from agentloom_worker.domain.model import Message, ModelResponse, RequestParameters, Role, ToolSchema
+from agentloom_worker.cancellation import Cancellation
+from agentloom_worker.clock import Clock
+from agentloom_worker.domain.model import (
+    Cancelled,
+    Completed,
+    Failed,
+    Failure,
+    Message,
+    ModelOutcome,
+    ModelResponse,
+    Partial,
+    RequestParameters,
+    ResponseCall,
+    Role,
+    ToolSchema,
+)
 from agentloom_worker.domain.seam import SeamOf
-from agentloom_worker.errors import Code, RequestError
-from agentloom_worker.http.decoding import iter_decoded
-from agentloom_worker.llm.assembly import ModelProtocolError, ProviderReportedError
-from agentloom_worker.llm.chat_assembly import ChatAssembly
-from agentloom_worker.llm.chat_encoding import ChatEncoding
-from agentloom_worker.llm.endpoint import Endpoint, EndpointClient
-from agentloom_worker.llm.http_failures import failure_of_frame
+from agentloom_worker.errors import Code, RequestError, RunError
+from agentloom_worker.http.recording import Recording
+from agentloom_worker.llm.adapter import AttemptContext, ModelAdapter, ModelCall
+from agentloom_worker.llm.adapters import ADAPTERS, AdapterPorts
+from agentloom_worker.llm.discover import discover
+from agentloom_worker.llm.endpoint import Endpoint, EndpointClient, shown
 from agentloom_worker.llm.profiles import Profile, ReasoningReplay
-from agentloom_worker.llm.sse import SseParser, SseProtocolError
+from agentloom_worker.llm.sights import NOTES, Sights, look_at
+from agentloom_worker.secrecy import known_secrets
+
+PROTOCOLS = tuple(NOTES)
 
 TOOL_NAME = "report_word"
 _WORD = "ready"
-_DONE = "[DONE]"
 _TOOL = ToolSchema(
     TOOL_NAME,
     "Reports one word.",
@@ -49,6 +66,11 @@ NOT_SHOWN = (
     "how errors are coded",
 )
 
+# A server says so of a path, or of a method on it, that it does not have. 404 may mean the model as well.
+_ABSENT_STATUSES = frozenset({404, 405, 501})
+_KEY_STATUSES = frozenset({401, 403})
+_MODELS_NAMED_MAX = 8
+
 
 class Found(StrEnum):
     """What a call showed of one thing."""
@@ -71,23 +93,21 @@ class Finding:
 class Probe:
     """What the call showed. `contradictions` are sentences on what the profile says otherwise."""
 
+    protocol: str
     findings: tuple[Finding, ...]
     contradictions: tuple[str, ...]
     not_shown: tuple[str, ...] = NOT_SHOWN
 
 
-@dataclass(slots=True)
-class _Seen:
-    """What went by while the answer was read."""
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How long the call may take: until something of the answer is output, and in all."""
 
-    assembly: ChatAssembly
-    streamed: bool = False
-    frames: int = 0
-    done: bool = False
-    indexes: list[object] = field(default_factory=list)
-    reasoning_fields: set[str] = field(default_factory=set)
-    problem: str | None = None
-    response: ModelResponse | None = None
+    first_output_s: float = limits.FIRST_OUTPUT_TIMEOUT_MS / 1000
+    total_s: float = limits.PROBE_TIMEOUT_S
+
+
+BOUNDS = Bounds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,113 +129,182 @@ class _Fragments:
         return self.encoded
 
 
-def probe(client: EndpointClient, endpoint: Endpoint, model: str) -> Probe:
-    """Make the call, in chat completions. Raises RequestError where it is not answered with a 200."""
-    encoding = ChatEncoding(endpoint.profile)
-    fragments = _Fragments(tuple(encoding.encode_message(message) for message in _MESSAGES))
-    parameters = RequestParameters(model, limits.PROBE_OUTPUT_TOKENS)
-    body = encoding.frame_body(parameters, fragments, encoding.encode_tools((_TOOL,))).join()
-    url = endpoint.url("/chat/completions")
-    seen = _Seen(ChatAssembly(endpoint.profile))
-    with client.answer(endpoint, "POST", url, body, timeout_s=limits.PROBE_TIMEOUT_S) as response:
-        try:
-            _read(response, seen)
-            seen.response = seen.assembly.response(request_id=None, transport_sha256="", transport_bytes=0)
-        except (ModelProtocolError, SseProtocolError) as error:
-            seen.problem = str(error)
-        except ProviderReportedError as error:
-            failure = failure_of_frame(error.error, secret=endpoint.api_key, profile=endpoint.profile)
-            raise RequestError(Code(failure.code), failure.message) from None
-    return Probe(tuple(_findings(seen)), tuple(_contradictions(seen, endpoint.profile)))
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What came back. `failure` says why a run could not use it; `response` is there where it could."""
+
+    sights: Sights
+    response: ModelResponse | None = None
+    failure: Failure | None = None
+    partial: Partial = field(default_factory=Partial)
+
+    @property
+    def calls(self) -> tuple[ResponseCall, ...]:
+        return self.partial.calls if self.response is None else self.response.calls
+
+    @property
+    def text(self) -> str:
+        return self.partial.text if self.response is None else self.response.text
 
 
-def _read(response: httpx.Response, seen: _Seen) -> None:
-    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind == "application/json":
-        body = bytearray()
-        for chunk in iter_decoded(response, limits.SSE_EVENT_BYTES_MAX):
-            body += chunk
-            if len(body) > limits.SSE_EVENT_BYTES_MAX:
-                raise ModelProtocolError("the answer is too large")
-        document = _parsed(bytes(body))
-        _note_names(document, seen, "message")
-        seen.assembly.apply_document(document)
-        return
-    parser = SseParser()
-    for chunk in iter_decoded(response, limits.STREAM_BYTES_MAX):
-        for payload in parser.feed(chunk):
-            seen.streamed = True
-            if payload.strip() == _DONE:
-                seen.done = True
-                return
-            frame = _parsed(payload)
-            seen.frames += 1
-            _note_names(frame, seen, "delta")
-            seen.assembly.apply_frame(frame)
-    if not seen.streamed:
-        raise ModelProtocolError(f"the answer is neither an event stream nor JSON ({kind or 'no content type'})")
+def protocol_of(profile: Profile, wanted: str | None = None) -> str:
+    """The protocol to ask in: the wanted one, else the profile's first. Raises RequestError."""
+    offered = PROTOCOLS if profile.protocols is None else profile.protocols
+    if wanted is None:
+        return offered[0]
+    if wanted not in PROTOCOLS:
+        raise RequestError(Code.INPUT_INVALID, f"no protocol {wanted}: there are {', '.join(PROTOCOLS)}")
+    if wanted not in offered:
+        listed = " or ".join(offered)
+        raise RequestError(Code.MODEL_FEATURE_UNSUPPORTED, f"profile {profile.name} offers {listed}, not {wanted}")
+    return wanted
 
 
-def _parsed(payload: bytes | str) -> object:
+def probe(
+    client: EndpointClient,
+    endpoint: Endpoint,
+    model: str,
+    *,
+    protocol: str | None = None,
+    bounds: Bounds = BOUNDS,
+) -> Probe:
+    """Make the call. Raises RequestError where nothing that could be read as an answer came, with the code of a run.
+
+    Its other codes: INPUT_INVALID for an address that is none; MODEL_FEATURE_UNSUPPORTED for a protocol that the
+    profile or the endpoint does not offer; WAIT_TIMEOUT for an answer that goes on beyond the bounds.
+    """
+    profile, chosen = endpoint.profile, protocol_of(endpoint.profile, protocol)
+    where = f"{chosen} at {shown(endpoint.url(''))}"
+    recording = Recording()
+    with closing(_adapter(client.clock, profile, chosen)) as adapter:
+        outcome = _attempt(adapter, endpoint, model, bounds, recording)
+    sights = look_at(recording.finish(known_secrets()), chosen)
+    match outcome:
+        case Completed(response=response):
+            answer = _Answer(sights, response)
+        case Failed(failure=failure, partial=partial):
+            if not _was_answered(failure, sights):
+                raise _refused(client, endpoint, model, chosen, failure, where)
+            answer = _Answer(sights, failure=failure, partial=partial)
+        case Cancelled():
+            raise RequestError(
+                Code.WAIT_TIMEOUT,
+                f"{where}: the answer had not ended after {bounds.total_s:g} s and {sights.events} events",
+            )
+    return Probe(chosen, tuple(_findings(answer, chosen)), tuple(_contradictions(answer, profile, chosen)))
+
+
+def _adapter(clock: Clock, profile: Profile, protocol: str) -> ModelAdapter:
     try:
-        value: object = json.loads(payload)
-    except (ValueError, RecursionError):
-        raise ModelProtocolError("what came is not JSON") from None
-    return value
+        return ADAPTERS[protocol](AdapterPorts(clock), profile)
+    except RunError as error:
+        raise RequestError(error.code, error.message) from None
 
 
-def _note_names(frame: object, seen: _Seen, part: str) -> None:
-    """Which fields a frame uses; the assembly has the contents."""
-    choices = frame.get("choices") if isinstance(frame, dict) else None
-    for choice in choices if isinstance(choices, list) else ():
-        delta = choice.get(part) if isinstance(choice, dict) else None
-        if not isinstance(delta, dict):
-            continue
-        seen.reasoning_fields |= {name for name in ("reasoning", "reasoning_content") if delta.get(name)}
-        calls = delta.get("tool_calls")
-        for call in calls if isinstance(calls, list) else ():
-            if isinstance(call, dict) and call.get("id"):
-                seen.indexes.append(call.get("index"))
+def _attempt(
+    adapter: ModelAdapter, endpoint: Endpoint, model: str, bounds: Bounds, recording: Recording
+) -> ModelOutcome:
+    fragments = _Fragments(tuple(adapter.encode_message(message) for message in _MESSAGES))
+    parameters = RequestParameters(model, limits.PROBE_OUTPUT_TOKENS)
+    body = adapter.frame_body(parameters, fragments, adapter.encode_tools((_TOOL,)))
+    attempt = AttemptContext(
+        deadline_s=bounds.total_s,
+        first_output_timeout_s=bounds.first_output_s,
+        idle_timeout_s=None,
+        cancellation=Cancellation(),
+        on_first_output=lambda _output: None,
+        on_sent=lambda: None,
+        api_key=endpoint.api_key,
+        recording=recording,
+    )
+    return adapter.stream_once(ModelCall(body, endpoint.base_url), attempt)
 
 
-def _findings(seen: _Seen) -> list[Finding]:
-    response = seen.response
+def _was_answered(failure: Failure, sights: Sights) -> bool:
+    """Whether something came that a report can be made of, though a run could not use it."""
+    if failure.http_status != 200:
+        return False
+    if failure.code == Code.MODEL_PROTOCOL_ERROR:
+        return sights.readable or sights.events > 0
+    # A stream that says that it is over, and is not: another one broke off, or said an error.
+    return failure.code == Code.MODEL_TRANSPORT_FAILED and (sights.finish is not None or sights.done)
+
+
+def _refused(
+    client: EndpointClient, endpoint: Endpoint, model: str, protocol: str, failure: Failure, where: str
+) -> RequestError:
+    code, hint = failure.code, ""
+    if failure.http_status in _KEY_STATUSES:
+        hint = "; no key was sent: name one with --credential" if endpoint.api_key is None else "; the key was sent"
+    elif failure.http_status in _ABSENT_STATUSES:
+        code, hint = _absent(client, endpoint, model, protocol, failure)
+    elif failure.code == Code.MODEL_FIRST_OUTPUT_TIMEOUT:
+        hint = "; a server that still loads its model may need more (--first-output)"
+    return RequestError(Code(code), f"{where}: {failure.message}{hint}")
+
+
+def _absent(client: EndpointClient, endpoint: Endpoint, model: str, protocol: str, failure: Failure) -> tuple[str, str]:
+    """What a path that is not there means, as far as the endpoint's own list of models tells."""
+    offered = endpoint.profile.protocols or PROTOCOLS
+    others = [one for one in offered if one != protocol]
+    other = f"try --protocol {others[0]}" if others else f"profile {endpoint.profile.name} offers no other"
+    try:
+        listed = [one.provider_model_id for one in discover(client, endpoint)]
+    except RequestError:
+        hint = f"; it lists no models either: is the base URL right? It may not offer {protocol}: {other}"
+        return failure.code, hint
+    if model not in listed:
+        named = ", ".join(listed[:_MODELS_NAMED_MAX]) or "none"
+        more = f" and {len(listed) - _MODELS_NAMED_MAX} more" if len(listed) > _MODELS_NAMED_MAX else ""
+        hint = f"; it lists no model {model} (but {named}{more}), or does not offer {protocol}: {other}"
+        return failure.code, hint
+    return Code.MODEL_FEATURE_UNSUPPORTED, f"; it lists {model}, so it does not offer {protocol}: {other}"
+
+
+def _findings(answer: _Answer, protocol: str) -> list[Finding]:
+    sights, failure = answer.sights, answer.failure
+    read = answer.response is not None or answer.calls or answer.text
     return [
         Finding(
             "streaming",
-            Found.YES if seen.streamed and seen.frames > 1 else Found.NO,
-            f"{seen.frames} events" if seen.streamed else "one JSON document in place of a stream",
+            Found.YES if sights.streamed and sights.events > 1 else Found.NO,
+            f"{sights.events} events" if sights.streamed else "one JSON document in place of a stream",
         ),
-        Finding("protocol", Found.NO, seen.problem or "the answer could not be read")
-        if response is None
-        else Finding("protocol", Found.YES, "every frame is of the protocol"),
-        _end(seen),
-        *(_unread() if response is None else (_tools(response), _ids(seen, response), _usage(response))),
-        _reasoning(seen),
+        Finding("protocol", Found.YES, "every frame is of the protocol")
+        if failure is None
+        else Finding("protocol", Found.NO, failure.message),
+        _end(answer, protocol),
+        *((_tools(answer), _ids(answer)) if read else (_unread("tools"), _unread("tool call ids"))),
+        _unread("usage") if answer.response is None else _usage(answer.response),
+        _reasoning(sights),
     ]
 
 
-def _end(seen: _Seen) -> Finding:
-    finished = seen.assembly.finished
-    reason = seen.response.finish_reason if seen.response else None
-    said = f"finish reason {reason}" if reason else ("a finish reason" if finished else "no finish reason")
-    if not seen.streamed:
+def _end(answer: _Answer, protocol: str) -> Finding:
+    sights, response = answer.sights, answer.response
+    said = sights.finish or ("no finish reason" if protocol == "openai-chat" else "no final event")
+    if response is not None and _used_up(response) and response.finish_reason != "length":
+        said += f" behind all {limits.PROBE_OUTPUT_TOKENS} tokens: a cut answer looks like a whole one"
+    if not sights.streamed:
         return Finding("end of stream", Found.UNKNOWN, f"nothing was streamed; {said}")
-    end = "then [DONE]" if seen.done else "no [DONE]"
-    return Finding("end of stream", Found.YES if finished else Found.NO, f"{said}, {end}")
+    if protocol == "openai-chat":
+        said += ", then [DONE]" if sights.done else ", no [DONE]"
+    return Finding("end of stream", Found.NO if sights.finish is None else Found.YES, said)
 
 
-def _unread() -> tuple[Finding, ...]:
-    return tuple(
-        Finding(about, Found.UNKNOWN, "the answer could not be read") for about in ("tools", "tool call ids", "usage")
-    )
+def _used_up(response: ModelResponse) -> bool:
+    return response.usage is not None and response.usage.output_tokens >= limits.PROBE_OUTPUT_TOKENS
 
 
-def _tools(response: ModelResponse) -> Finding:
-    if not response.calls:
-        said = "text" if response.text else "nothing"
+def _unread(about: str) -> Finding:
+    return Finding(about, Found.UNKNOWN, "the answer could not be read")
+
+
+def _tools(answer: _Answer) -> Finding:
+    if not answer.calls:
+        said = "text" if answer.text else "nothing"
         return Finding("tools", Found.UNKNOWN, f"the model answered with {said} and called no tool")
-    call = response.calls[0]
+    call = answer.calls[0]
     try:
         right = call.name == TOOL_NAME and json.loads(call.arguments_text) == {"word": _WORD}
     except (ValueError, RecursionError):
@@ -224,15 +313,15 @@ def _tools(response: ModelResponse) -> Finding:
     return Finding("tools", Found.YES, detail)
 
 
-def _ids(seen: _Seen, response: ModelResponse) -> Finding:
-    ids = [call.provider_call_id for call in response.calls]
+def _ids(answer: _Answer) -> Finding:
+    ids = [call.provider_call_id for call in answer.calls]
     if not ids:
         return Finding("tool call ids", Found.UNKNOWN, "no tool was called")
     if None in ids:
         return Finding("tool call ids", Found.NO, "calls come without ids; they get ids of ours")
-    if len(set(ids)) < len(ids) or any(call.provider_call_id == call.name for call in response.calls):
+    if len(set(ids)) < len(ids) or any(call.provider_call_id == call.name for call in answer.calls):
         return Finding("tool call ids", Found.NO, "ids are not unique; calls have ids of ours inside")
-    indexed = "" if seen.indexes and None not in seen.indexes else ", without indexes"
+    indexed = ", without indexes" if answer.sights.unnumbered or not answer.sights.streamed else ""
     return Finding("tool call ids", Found.YES, f"one for each call{indexed}")
 
 
@@ -244,22 +333,30 @@ def _usage(response: ModelResponse) -> Finding:
     return Finding("usage", Found.YES, f"{usage.input_tokens} tokens in{cached}, {usage.output_tokens} out")
 
 
-def _reasoning(seen: _Seen) -> Finding:
-    if not seen.reasoning_fields:
+def _reasoning(sights: Sights) -> Finding:
+    if not sights.reasoning:
         return Finding("reasoning", Found.UNKNOWN, "none came apart from the text")
-    return Finding("reasoning", Found.YES, f"apart from the text, in {' and '.join(sorted(seen.reasoning_fields))}")
+    return Finding("reasoning", Found.YES, f"apart from the text, in {' and '.join(sorted(sights.reasoning))}")
 
 
-def _contradictions(seen: _Seen, profile: Profile) -> list[str]:
+def _contradictions(answer: _Answer, profile: Profile, protocol: str) -> list[str]:
+    sights, name = answer.sights, f"profile {profile.name}"
     found: list[str] = []
-    if seen.streamed and profile.done_required and not seen.done:
-        found.append(
-            f"profile {profile.name} waits for [DONE], which did not come: every answer would count as incomplete"
-        )
-    if seen.streamed and profile.stream_options and seen.response is not None and seen.response.usage is None:
-        found.append(f"profile {profile.name} asks for usage, which did not come")
-    replays = profile.reasoning_replay is not ReasoningReplay.NEVER
-    if replays and seen.reasoning_fields and profile.reasoning_field not in seen.reasoning_fields:
-        came = " and ".join(sorted(seen.reasoning_fields))
-        found.append(f"profile {profile.name} sends reasoning back as {profile.reasoning_field}; it came as {came}")
+    if not sights.streamed:
+        found.append(f"{name} asks for a stream, which did not come: a run sees nothing before the whole answer")
+    chat = protocol == "openai-chat"
+    undone = chat and sights.streamed and sights.finish is not None and profile.done_required and not sights.done
+    if undone:
+        found.append(f"{name} waits for [DONE], which did not come: every answer would count as incomplete")
+    elif answer.failure is not None:
+        found.append(f"{name} cannot be read from this: a run would see {answer.failure.code}")
+    asked = chat and sights.streamed and profile.stream_options
+    if asked and answer.response is not None and answer.response.usage is None:
+        found.append(f"{name} asks for usage, which did not come")
+    if profile.reasoning_replay is not ReasoningReplay.NEVER and sights.reasoning:
+        came = " and ".join(sorted(sights.reasoning))
+        if chat and profile.reasoning_field not in sights.reasoning:
+            found.append(f"{name} sends reasoning back as {profile.reasoning_field}; it came as {came}")
+        if not chat and profile.encrypted_reasoning and "encrypted_content" not in sights.reasoning:
+            found.append(f"{name} sends reasoning back as encrypted_content; it came as {came}")
     return found

@@ -10,13 +10,21 @@ https://github.com/openai/openai-python (src/openai/types/responses).
 
 from agentloom_worker.canonical import canonical_bytes, effective_text
 from agentloom_worker.domain.model import Message, MessageCall, ReasoningItem, RequestParameters, Role, ToolSchema
-from agentloom_worker.domain.seam import SeamOf
-from agentloom_worker.errors import Code, RunError
-from agentloom_worker.llm.chat_encoding import EMPTY_ASSISTANT_TEXT, NOTE_LABEL, wire_arguments
+from agentloom_worker.llm.chat_encoding import wire_arguments
 from agentloom_worker.llm.envelope import Enveloped, refuse_reserved
 from agentloom_worker.llm.profiles import Profile, ReasoningReplay
+from agentloom_worker.llm.role_order import EMPTY_ASSISTANT_TEXT, NOTE_LABEL, Marks, order_seam
 
 ENCODING_VERSION = 1
+
+# Of a message that is several items the last one tells: what led to an answer or a call stands before it.
+_MARKS = Marks(
+    user_start=b'{"content":"',
+    user_end=b'","role":"user","type":"message"}',
+    answer_end=b'"role":"assistant","type":"message"}',
+    system_end=b'"role":"system","type":"message"}',
+    calls_end=b'"type":"function_call"}',
+)
 
 # The adapter's own, and what would make the server keep, fetch or cut a part of the conversation.
 RESERVED_PARAMETERS = frozenset(
@@ -44,18 +52,8 @@ class ResponsesEncoding(Enveloped):
     """Encodes for one profile; pure. Raises MODEL_FEATURE_UNSUPPORTED for flags it does not implement."""
 
     def __init__(self, profile: Profile) -> None:
-        if profile.strict_alternation or profile.first_must_be_user:
-            raise RunError(
-                Code.MODEL_FEATURE_UNSUPPORTED,
-                f"profile {profile.name}: encoding {ENCODING_VERSION} of responses does not reorder messages",
-            )
         self.profile = profile
-        super().__init__("input", self._parameter_document)
-
-    @property
-    def seam(self) -> SeamOf | None:
-        """How two fragments meet: always with a comma, since profiles that want more are refused above."""
-        return None
+        super().__init__("input", self._parameter_document, order_seam(profile, _MARKS, self.encode_message))
 
     def encode_message(self, message: Message) -> bytes:
         """One message as the items that it is. Lone surrogates become U+FFFD; broken calls as `wire_arguments` says.

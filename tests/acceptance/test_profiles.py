@@ -1,12 +1,16 @@
 """Whole runs against providers of other dialects, and the one number that counts a request (CASES K10)."""
 
 import json
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from agentloom_worker.audit import run_audit
+from agentloom_worker.audit import Finding, run_audit
 from agentloom_worker.devmodel import DevModel
+from agentloom_worker.devmodel.chat import parse_chat_request
+from agentloom_worker.devmodel.responses import parse_responses_request
 from agentloom_worker.domain.authority import ReadAuthority
 from agentloom_worker.domain.budget import utf8_envelope_tokens
 from agentloom_worker.domain.operation import Operation
@@ -23,6 +27,7 @@ from tests.acceptance.harness import (
     ask,
     attempts,
     dev_model,
+    execute,
     frozen_bodies,
     http_release,
     model_operations,
@@ -49,8 +54,23 @@ STRICT = {
 }
 
 
-def _of(model: DevModel, profile: str, **more: Any) -> dict[str, Any]:
-    return http_release(model, tools=TOOLS, models={"main": {"profile": profile, **more}})
+PROTOCOLS = ("openai-chat", "openai-responses")
+
+
+def _of(model: DevModel, profile: str, *, agent: Any = None, **more: Any) -> dict[str, Any]:
+    changed = {"agent": agent} if agent else {}
+    return http_release(model, tools=TOOLS, models={"main": {"profile": profile, **more}}, **changed)
+
+
+def messages_of(body: bytes) -> tuple[dict[str, Any], ...]:
+    """The messages of a request of either protocol, as chat completions writes them."""
+    read = parse_responses_request if "input" in json.loads(body) else parse_chat_request
+    return read(body).messages
+
+
+def user_texts(body: bytes) -> list[str]:
+    """What stands in a request as the user's words, in order."""
+    return [message["content"] for message in messages_of(body) if message["role"] == "user"]
 
 
 def _session(worker: Any, document: dict[str, Any], *questions: str) -> list[RunId]:
@@ -61,9 +81,13 @@ def _session(worker: Any, document: dict[str, Any], *questions: str) -> list[Run
     return made
 
 
-def test_S07_a_strict_provider_takes_a_session_with_tools_failures_and_reasoning(database_url: str) -> None:
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_S07_a_strict_provider_takes_a_session_with_tools_failures_and_reasoning(
+    database_url: str, protocol: str
+) -> None:
     with dev_model(*TURNS, dialect=STRICT) as model, simulated(database_url) as worker:
-        made = _session(worker, _of(model, "vllm"), "use the tool", "break", "and now?", "use the tool again")
+        document = _of(model, "vllm", protocol=protocol)
+        made = _session(worker, document, "use the tool", "break", "and now?", "use the tool again")
         ports = worker.ports
         states = [run_of(ports, run_id).status for run_id in made]
         assert states == [RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.SUCCEEDED, RunStatus.SUCCEEDED]
@@ -73,8 +97,13 @@ def test_S07_a_strict_provider_takes_a_session_with_tools_failures_and_reasoning
         assert [attempt.http_status for run_id in made for attempt in attempts(ports, run_id)].count(400) == 1
         # The audit builds them once more, with their estimates.
         assert list(run_audit(ports)) == []
-        last = json.loads(sent[-1])["messages"]
-        assert [one["reasoning"] for one in last if one.get("tool_calls")] == ["it must be echoed"] * 1
+        calls = [one for one in messages_of(sent[-1]) if one.get("tool_calls")]
+        assert len(calls) == 1
+        if protocol == "openai-chat":
+            assert [one["reasoning"] for one in calls] == ["it must be echoed"]
+        else:
+            thought = [item["summary"] for item in json.loads(sent[-1])["input"] if item["type"] == "reasoning"]
+            assert thought == [[{"type": "summary_text", "text": "it must be echoed"}]]
 
 
 def test_S07_the_same_session_fails_where_the_profile_does_not_know_the_dialect(database_url: str) -> None:
@@ -103,19 +132,22 @@ def _shown(ports: Ports, run_id: RunId, operation: Operation) -> Any:
     return materialize(ports, ReadAuthority(run_of(ports, run_id).session_id, "assistant"), operation.operation_id)
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("profile", ["generic", "vllm"])
-def test_K10_gate_and_display_use_one_number_and_it_is_that_of_the_bytes(database_url: str, profile: str) -> None:
+def test_K10_gate_and_display_use_one_number_and_it_is_that_of_the_bytes(
+    database_url: str, profile: str, protocol: str
+) -> None:
     with dev_model(*TURNS) as model, simulated(database_url) as worker:
-        made = _session(worker, _of(model, profile), "use the tool", "and now?", "use the tool")
+        document = _of(model, profile, protocol=protocol)
+        made = _session(worker, document, "use the tool", "and now?", "use the tool")
         counted = 0
         for run_id in made:
             for operation, body in zip(
                 model_operations(worker.ports, run_id), frozen_bodies(worker.ports, run_id), strict=True
             ):
                 recipe = Recipe.from_bytes(operation.request or b"")
-                sent = json.loads(body)
-                tools = len(sent.get("tools", ()))
-                assert recipe.tokens == utf8_envelope_tokens(len(body), len(sent["messages"]), tools)
+                tools = len(json.loads(body).get("tools", ()))
+                assert recipe.tokens == utf8_envelope_tokens(len(body), len(messages_of(body)), tools)
                 assert _shown(worker.ports, run_id, operation).tokens == recipe.tokens
                 counted += 1
         assert counted == 5
@@ -174,3 +206,50 @@ def test_K10_the_limit_of_the_model_is_what_a_request_asks_for_at_most(database_
         worker.drive()
         (body,) = frozen_bodies(worker.ports, run_id)
         assert json.loads(body)["max_tokens"] == 384_000
+
+
+SCHEMA = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
+CORRECTED = (
+    {"when": {"assistant_turns": 0}, "answer": {"text": "It is forty-two."}},
+    {"answer": {"text": '{"answer": "Forty-two."}'}},
+)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_R13_a_correction_that_is_sent_as_a_text_of_the_user_is_no_input_to_the_audit_and_hides_none(
+    database_url: str, protocol: str
+) -> None:
+    with dev_model(*CORRECTED, dialect=STRICT) as model, simulated(database_url) as worker:
+        ports, document = worker.ports, _of(model, "vllm", protocol=protocol, agent={"output_schema": SCHEMA})
+        (run_id,) = _session(worker, document, "[agentloom] How many?")
+        assert answer(ports, run_id) == '{"answer": "Forty-two."}'
+        asked, corrected = (user_texts(body) for body in frozen_bodies(ports, run_id))
+        assert asked == ["[agentloom] How many?"]
+        assert corrected[0] == asked[0] and corrected[1].startswith("[agentloom] ") and len(corrected) == 2
+        assert list(run_audit(ports)) == []
+
+        # The words of another run in the place of the user's.
+        (other,) = _session(worker, document, "Something else")
+        assert list(run_audit(ports)) == []
+        inputs = "(SELECT origin_input_id FROM context_record WHERE run_id = :of AND message_kind = 'user_ref')"
+        changed = (
+            f"UPDATE context_record SET origin_input_id = {inputs} WHERE run_id = :run AND message_kind = 'user_ref'"
+        )
+        assert execute(ports, changed, run=run_id, of=other) == 1
+        assert ("request.inputs", 2) in _counted(run_audit(ports))
+
+
+@pytest.mark.parametrize(("kind", "other", "found"), [("feedback", "user_ref", 1), ("user_ref", "feedback", 2)])
+def test_R13_a_correction_that_passes_for_an_input_is_found_and_an_input_that_passes_for_one_in_each_request(
+    database_url: str, kind: str, other: str, found: int
+) -> None:
+    with dev_model(*CORRECTED, dialect=STRICT) as model, simulated(database_url) as worker:
+        (run_id,) = _session(worker, _of(model, "vllm", agent={"output_schema": SCHEMA}), "How many?")
+        changed = "UPDATE context_record SET message_kind = :other WHERE run_id = :run AND message_kind = :kind"
+        assert execute(worker.ports, changed, run=run_id, kind=kind, other=other) == 1
+        assert ("request.inputs", found) in _counted(run_audit(worker.ports))
+
+
+def _counted(findings: Iterable[Finding]) -> set[tuple[str, int]]:
+    """The invariants that are broken, and how often each."""
+    return set(Counter(finding.invariant for finding in findings).items())

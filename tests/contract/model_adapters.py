@@ -33,10 +33,11 @@ def new_adapter(protocol: str, clock: Clock | None = None, profile: Profile = GE
     return ADAPTERS[protocol](AdapterPorts(clock or SystemClock()), profile)
 
 
-def model_of(*answers: dict[str, Any]) -> DevModel:
+def model_of(*answers: dict[str, Any], dialect: dict[str, Any] | None = None) -> DevModel:
     """A dev-model that gives these answers, one after another, to the same request; the last one for good."""
     turns = [{"first": number, "answer": answer} for number, answer in enumerate(answers[:-1], 1)]
-    return DevModel(parse_script({"schema_version": 1, "turns": [*turns, {"answer": answers[-1]}]}))
+    script = {"schema_version": 1, "dialect": dialect or {}, "turns": [*turns, {"answer": answers[-1]}]}
+    return DevModel(parse_script(script))
 
 
 def told(protocol: str, answer: dict[str, Any], attempt: Attempt | None = None) -> ModelOutcome:
@@ -56,9 +57,11 @@ def asked(protocol: str) -> dict[str, Any]:
     return document
 
 
-def post(protocol: str, answer: dict[str, Any], document: dict[str, Any]) -> httpx.Response:
+def post(
+    protocol: str, answer: dict[str, Any], document: dict[str, Any], dialect: dict[str, Any] | None = None
+) -> httpx.Response:
     """What a dev-model that answers so sends for a document, as it stands on the wire."""
-    with model_of(answer) as model:
+    with model_of(answer, dialect=dialect) as model:
         return httpx.post(f"{model.base_url}/{PATHS[protocol]}", json=document, timeout=10)
 
 

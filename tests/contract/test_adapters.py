@@ -6,6 +6,7 @@ import socket
 import threading
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -468,6 +469,42 @@ def test_the_body_is_canonical_and_strict_servers_take_it(protocol: str) -> None
     # The dev-model refuses calls without results, and answers of no word.
     answer = post(protocol, {"text": "fine"}, json.loads(joined))
     assert answer.status_code == 200, answer.text
+
+
+# A conversation with everything that a strict order of roles has to mend, and what breaks without it.
+DISORDER = (
+    prompt_message("You count."),
+    Message(Role.ASSISTANT, "What I counted before."),
+    Message(Role.USER, "How many?"),
+    Message(Role.USER, "And since when?"),
+    note("The run was stopped."),
+    Message(Role.ASSISTANT, "I look.", (MessageCall("c1", "count", "{}"),)),
+    Message(Role.TOOL, "12", wire_id="c1"),
+    Message(Role.USER, "Go on."),
+    Message(Role.ASSISTANT, "Twelve."),
+    Message(Role.ASSISTANT, "", (MessageCall("c2", "count", "{}"),)),
+    Message(Role.TOOL, "13", wire_id="c2"),
+)
+ORDER = {"mid_system": False, "strict_alternation": True, "first_must_be_user": True}
+
+
+@pytest.mark.parametrize("wanted", [*ORDER, "all"])
+def test_a_provider_of_an_order_of_roles_takes_what_the_adapter_makes_for_it_and_nothing_else(
+    protocol: str, wanted: str
+) -> None:
+    dialect = ORDER if wanted == "all" else {wanted: ORDER[wanted]}
+
+    def sent(profile: Profile) -> httpx.Response:
+        adapter = new_adapter(protocol, profile=profile)
+        view = View(seam=adapter.seam).extend([adapter.encode_message(message) for message in DISORDER])
+        body = adapter.frame_body(RequestParameters("dev-model", 100), view, adapter.encode_tools(TOOLS))
+        joined = body.join()
+        assert canonical_bytes(json.loads(joined)) == joined and body.size_bytes == len(joined)
+        return post(protocol, {"text": "fine"}, json.loads(joined), dialect)
+
+    ordered = sent(Profile("strict", 1, **{**ORDER, **dialect}))
+    assert ordered.status_code == 200, ordered.text
+    assert sent(Profile("free", 1)).status_code == 400
 
 
 def test_what_the_adapter_sets_itself_is_refused_as_a_parameter(protocol: str) -> None:

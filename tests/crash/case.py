@@ -6,13 +6,15 @@ from typing import Literal
 Kind = Literal["pure", "model", "tool", "internal"]
 Action = Literal["retry", "fail"]
 ModelProtocol = Literal["scripted", "openai-chat", "openai-responses"]
+ModelProfile = Literal["generic", "vllm"]
 
 
 @dataclass(frozen=True)
 class Setup:
     """One scenario and how its processes run it. `model_unknown` is the model's frozen `on_unknown`.
 
-    `protocol` other than `scripted`: the script stands behind HTTP on loopback (wire.py).
+    `protocol` other than `scripted`: the script stands behind HTTP on loopback (wire.py). The profile `vllm` wants a
+    strict order of roles.
     """
 
     scenario: str
@@ -20,6 +22,7 @@ class Setup:
     inline: bool = True
     model_unknown: Action = "retry"
     protocol: ModelProtocol = "scripted"
+    profile: ModelProfile = "generic"
 
     @property
     def seed(self) -> str:
@@ -28,7 +31,8 @@ class Setup:
 
     @property
     def _wire(self) -> str:
-        return "" if self.protocol == "scripted" else f"-{self.protocol}"
+        strict = "" if self.profile == "generic" else f"-{self.profile}"
+        return ("" if self.protocol == "scripted" else f"-{self.protocol}") + strict
 
     def __str__(self) -> str:
         fused, inline = "fused" if self.fusion else "single", "inline" if self.inline else "queued"

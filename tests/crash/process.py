@@ -215,7 +215,7 @@ def seed(ports: Ports, setup: Setup) -> None:
 
 def ask(ports: Ports, setup: Setup) -> None:
     """The client: what it has done before is done once more and changes nothing."""
-    publish_release(ports, SCENARIOS[setup.scenario].document(setup.model_unknown, setup.protocol))
+    publish_release(ports, SCENARIOS[setup.scenario].document(setup.model_unknown, setup.protocol, setup.profile))
     session = ports.store.load_session(SESSION)
     if session is None:
         owner = ports.store.find_owner("assistant")

@@ -23,7 +23,7 @@ from agentloom_worker.llm.adapters.scripted import (
     TextTurn,
 )
 from agentloom_worker.runtime.accept import Sending
-from tests.crash.case import Action, ModelProtocol
+from tests.crash.case import Action, ModelProfile, ModelProtocol
 from tests.crash.wire import base_url
 from tests.factories import python_tool, release_document
 
@@ -135,14 +135,17 @@ class Scenario:
             return TextTurn(UNKNOWN_ANSWER)
         return self.turn(view, stage)
 
-    def document(self, model_unknown: Action, protocol: ModelProtocol = "scripted") -> dict[str, Any]:
+    def document(
+        self, model_unknown: Action, protocol: ModelProtocol = "scripted", profile: ModelProfile = "generic"
+    ) -> dict[str, Any]:
         """The release."""
         retry = {"on_unknown": {"action": model_unknown}}
+        model = {"protocol": protocol, "profile": profile, "context_window_tokens": 1_000_000, "retry": retry}
         return release_document(
             base_url="script:main" if protocol == "scripted" else base_url(),
             tools={name: _TOOLS[name] for name in self.tools},
             agent={"limits": self.limits} | ({"output_schema": self.output_schema} if self.output_schema else {}),
-            models={"main": {"protocol": protocol, "context_window_tokens": 1_000_000, "retry": retry}},
+            models={"main": model},
             context={"recent_runs": self.recent_runs},
         )
 

@@ -93,6 +93,12 @@ OVER_HTTP = [
     for protocol in HTTP_PROTOCOLS
     for name, fusion in (("three_loops", True), ("busy", False), ("corrected", True))
 ]
+# What is said in the middle is a text of the user there, and seams stand between the messages.
+STRICT = [
+    Setup(name, fusion=fusion, protocol=protocol, profile="vllm")
+    for protocol in HTTP_PROTOCOLS
+    for name, fusion in (("corrected", True), ("three_runs", False))
+]
 TWICE = [
     Setup(name, fusion=fusion)
     for name in ("three_loops", "stopped", "deadline", "busy", "carried", "interrupted", "three_runs")
@@ -214,6 +220,27 @@ def test_a_kill_in_the_middle_of_a_stream_keeps_the_promise(stage: Stage, setup:
         return [hit for hit in tape if hit.point in STREAMING and hit.detail == "attempt_model"]
 
     kill_each(stage, setup, None, streaming)
+
+
+@pytest.mark.parametrize("setup", STRICT, ids=str)
+def test_a_kill_changes_no_end_and_no_request_where_a_provider_wants_an_order_of_roles(
+    stage: Stage, setup: Setup
+) -> None:
+    """Messages that are merged or put between are no records, so what the oracle knows of them is left out here.
+
+    The audit builds each request again and holds it against the hash under which it was frozen in another process.
+    """
+    base = stage.record(setup)
+    assert _ends(base)[0] == ENDS[setup.scenario]
+    assert [run.answer for run in base.following] == FOLLOWING.get(setup.scenario, [])
+    assert inconsistencies(base) == []
+    for hit in some(10)(setup, base.tape):
+        found = stage.run(Case(setup, (hit.strike,)))
+        assert (_ends(found), inconsistencies(found)) == (_ends(base), []), f"{setup}, {hit}"
+
+
+def _ends(outcome: Outcome) -> list[tuple[str, str | None, str | None]]:
+    return [(run.status, run.code, run.answer) for run in (outcome, *outcome.following)]
 
 
 @pytest.mark.full

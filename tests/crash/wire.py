@@ -112,7 +112,8 @@ def _answer(turn: ScriptedTurn) -> dict[str, Any]:
             told |= {"text": turn.text, "cut": {"then": "stall"}}
         case FailureTurn():
             seconds = str((turn.failure.retry_after_ms or 0) // 1000)
-            return {"http_error": {"status": turn.failure.http_status, "headers": {"Retry-After": seconds}}}
+            status = turn.failure.http_status or 400  # of a refusal
+            return {"http_error": {"status": status, "headers": {"Retry-After": seconds}}}
         case _:
             assert_never(turn)
     if told["text"] or told.get("tool_calls"):

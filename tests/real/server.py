@@ -1,6 +1,7 @@
-"""A real model behind a real OpenAI-compatible server, on loopback: `python -m tests.real.server FOLDER`.
+"""A real model behind a real OpenAI-compatible server, on loopback: `python -m tests.real.server FOLDER [TEMPLATE]`.
 
 Prints its address, and serves until its input ends. Its one slot shows whether an answer is still being written.
+TEMPLATE is a file with a chat template in the place of the model's own, which takes any order of roles.
 """
 
 import importlib
@@ -27,6 +28,10 @@ def main() -> int:
     params.hostnames = ["127.0.0.1"]
     params.port = 0
     params.endpoint_slots = True
+    params.endpoint_metrics = True
+    if sys.argv[2:]:
+        params.use_jinja = True
+        params.chat_template = Path(sys.argv[2]).read_text()
     server = llama.Server(params)
     sys.stdout.write(f"{server.listening_address}\n")
     sys.stdout.flush()

@@ -36,13 +36,6 @@ def model_problems(model: Mapping[str, object]) -> Iterator[tuple[Path, str]]:
         listed = " or ".join(offered)
         yield ("protocol",), f"{_UNSUPPORTED}profile {profile.name} offers {listed}, not {protocol}"
         return
-    if protocol == "openai-responses" and _orders_roles(model, profile):
-        # Whether their Responses servers want the same order is documented by none of them.
-        yield (
-            ("protocol",),
-            f"{_UNSUPPORTED}profile {profile.name} wants an order of roles: {protocol} makes none",
-        )
-        return
     yield from _parameter_problems(model, profile, protocol)
 
 
@@ -72,13 +65,6 @@ def _address_problems(model: Mapping[str, object], profile: Profile) -> Iterator
 def _dialect_problems(model: Mapping[str, object], profile: Profile) -> Iterator[tuple[Path, str]]:
     if profile is not CUSTOM and model.get("dialect") is not None:
         yield ("dialect",), f"belongs to `profile: custom`; the flags of {profile.name} are its own"
-
-
-def _orders_roles(model: Mapping[str, object], profile: Profile) -> bool:
-    dialect = model.get("dialect")
-    if profile is CUSTOM and isinstance(dialect, dict):
-        return any(dialect.get(flag) is True for flag in ("strict_alternation", "first_must_be_user"))
-    return profile.strict_alternation or profile.first_must_be_user
 
 
 def _parameter_problems(model: Mapping[str, object], profile: Profile, protocol: str) -> Iterator[tuple[Path, str]]:

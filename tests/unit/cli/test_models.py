@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,9 +97,58 @@ def test_probe_leaves_with_1_where_the_answer_contradicts_the_profile(
     assert run(capsys, *asked, "--profile", "minimax")[0] == 0
 
 
+def test_probe_asks_in_the_protocol_that_is_named(
+    capsys: pytest.CaptureFixture[str], model: DevModel, key: str
+) -> None:
+    asked = ("probe", "--base-url", model.base_url, "--model", "plain", "--credential", key, "--json")
+    for named, protocol in ((), "openai-chat"), (("--protocol", "openai-responses"), "openai-responses"):
+        code, out, _ = run(capsys, *asked, *named)
+        document = json.loads(out)
+        assert (code, document["protocol"], document["contradictions"]) == (0, protocol, [])
+        assert {one["about"]: one["found"] for one in document["findings"]}["tools"] == "yes"
+    bodies = [json.loads(request.body or b"") for request in model.requests]
+    assert ["messages" in body for body in bodies] == ["input" not in body for body in bodies] == [True, False]
+
+
+def test_probe_waits_no_longer_than_it_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with DevModel(
+        parse_script({"schema_version": 1, "turns": [{"answer": {"text": "x", "hold": {"gate": "g"}}}]})
+    ) as held:
+        asked = ("probe", "--base-url", held.base_url, "--model", "m")
+        _, _, err = run(capsys, *asked, "--first-output", "0.1")
+        assert "error MODEL_FIRST_OUTPUT_TIMEOUT: openai-chat at http://127.0.0.1:" in err
+        _, _, err = run(capsys, *asked, "--timeout", "0.1")
+        assert "error WAIT_TIMEOUT: openai-chat at http://127.0.0.1:" in err
+
+
+@pytest.mark.parametrize("command", ["discover", "probe"])
+def test_help_names_the_credential_providers_that_are_installed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
+) -> None:
+    code, out, _ = run(capsys, command, "--help")
+    assert code == 0 and "PROVIDER:NAME" in out
+    assert "Credential providers installed here: none" in " ".join(out.split())
+    info = tmp_path / "vault_of_a_test-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vault-of-a-test\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[agentloom.credentials]\nvault = no_such_module:read\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    _, out, _ = run(capsys, command, "--help")
+    assert "Credential providers installed here: vault (docs/credentials.md)." in " ".join(out.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (
+            ("probe", "--profile", "deepseek", "--model", "m", "--protocol", "openai-responses"),
+            "error MODEL_FEATURE_UNSUPPORTED: profile deepseek offers openai-chat, not openai-responses",
+        ),
+        (
+            ("probe", "--profile", "deepseek", "--model", "m", "--protocol", "chat"),
+            "error INPUT_INVALID: no protocol chat: there are openai-chat, openai-responses",
+        ),
+        (("discover", "--profile", "openai", "--credential", "vault:x"), "error CREDENTIAL_UNAVAILABLE"),
         (("discover", "--profile", "no-such"), "error INPUT_INVALID: no profile no-such: there are generic, openai"),
         (("discover",), "error INPUT_INVALID: profile generic has no address of its own: say --base-url"),
         (("discover", "--base-url", "x"), "error INPUT_INVALID: the base URL must be an http or https address"),

@@ -7,7 +7,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from agentloom_worker.errors import Code, RunError
 from agentloom_worker.http import credentials
-from agentloom_worker.http.credentials import CredentialError, resolve_credential
+from agentloom_worker.http.credentials import CredentialError, installed_providers, resolve_credential
 from agentloom_worker.wire.release import Credential
 
 
@@ -85,6 +85,12 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 def test_a_credential_is_asked_of_an_installed_provider(installed: Path) -> None:
     assert resolve_credential("vault:team/model") == "tok-0123456789abcdef"
+
+
+def test_the_providers_are_listed_that_a_reference_can_reach(installed: Path) -> None:
+    points = installed / "entry_points.txt"
+    points.write_text(points.read_text() + "env = vault_for_tests:read\nNot-A-Name = vault_for_tests:read\n")
+    assert installed_providers() == ("broken", "odd", "vault")
 
 
 def test_a_provider_is_asked_at_each_attempt(installed: Path) -> None:

@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentloom_worker.canonical import canonical_bytes
-from agentloom_worker.context.message import note, prompt_message
+from agentloom_worker.context.message import assistant_message, note, prompt_message
 from agentloom_worker.context.view import View
-from agentloom_worker.domain.model import Message, MessageCall, RequestParameters, Role, ToolSchema
+from agentloom_worker.domain.model import Message, MessageCall, ModelResponse, RequestParameters, Role, ToolSchema
 from agentloom_worker.errors import Code, RunError
-from agentloom_worker.llm.chat_encoding import EMPTY_ASSISTANT_TEXT, ChatEncoding, wire_arguments
+from agentloom_worker.llm.chat_encoding import ChatEncoding, wire_arguments
 from agentloom_worker.llm.profiles import PROFILES, Profile, ReasoningReplay
+from agentloom_worker.llm.role_order import EMPTY_ASSISTANT_TEXT
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "openai_chat_1"
 
@@ -163,17 +164,9 @@ def test_a_parameter_that_the_adapter_sets_is_refused(encoding: ChatEncoding, na
     assert caught.value.code is Code.MODEL_FEATURE_UNSUPPORTED
 
 
-@pytest.mark.parametrize(
-    "profile",
-    [
-        Profile("p", 1, strict_alternation=True),  # with system messages in the middle, by default
-        Profile("p", 1, first_must_be_user=True),
-        Profile("p", 1, reasoning_replay=ReasoningReplay.ALWAYS, reasoning_field="thoughts"),
-    ],
-)
-def test_a_flag_that_is_not_implemented_is_refused_and_not_ignored(profile: Profile) -> None:
+def test_a_field_of_reasoning_that_is_not_implemented_is_refused_and_not_ignored() -> None:
     with pytest.raises(RunError) as caught:
-        ChatEncoding(profile)
+        ChatEncoding(Profile("p", 1, reasoning_replay=ReasoningReplay.ALWAYS, reasoning_field="thoughts"))
     assert caught.value.code is Code.MODEL_FEATURE_UNSUPPORTED
 
 
@@ -198,3 +191,35 @@ def test_a_note_is_a_system_message_or_where_the_profile_takes_none_a_labelled_t
         "content": "[agentloom] [run 1 ended: failed]",
     }
     assert json.loads(strict.encode_message(prompt_message("Be brief.")))["role"] == "system"
+
+
+@pytest.mark.parametrize(
+    ("replay", "if_empty", "shown"),
+    [
+        (ReasoningReplay.NEVER, False, [None, None, None]),
+        (ReasoningReplay.IN_TOOL_TURNS, False, ["why", None, None]),
+        (ReasoningReplay.IN_TOOL_TURNS, True, ["why", "", None]),
+        (ReasoningReplay.ALWAYS, False, ["why", None, "so"]),
+        (ReasoningReplay.ALWAYS, True, ["why", "", "so"]),
+    ],
+)
+def test_S07_reasoning_goes_back_as_the_profile_says(
+    replay: ReasoningReplay, if_empty: bool, shown: list[str | None]
+) -> None:
+    encoding = ChatEncoding(
+        Profile("p", 1, reasoning_replay=replay, reasoning_if_empty=if_empty, reasoning_field="reasoning")
+    )
+    call = (MessageCall("c", "f", "{}"),)
+    said = (
+        Message(Role.ASSISTANT, "", call, reasoning="why"),
+        Message(Role.ASSISTANT, "", call),
+        Message(Role.ASSISTANT, "answer", reasoning="so"),
+    )
+    assert [json.loads(encoding.encode_message(one)).get("reasoning") for one in said] == shown
+    assert "reasoning" not in json.loads(encoding.encode_message(Message(Role.USER, "u", reasoning="x")))
+
+
+def test_S07_an_accepted_answer_keeps_its_reasoning_apart_from_its_text() -> None:
+    response = ModelResponse("text", (), "stop", reasoning="because \ud800")
+    message, _ = assistant_message(response, ())
+    assert (message.text, message.reasoning) == ("text", "because \ufffd")

@@ -46,6 +46,13 @@ SECRET = "sk-test-0123456789abcdef"
         ),
         (
             400,
+            {"type": "exceed_context_size_error", "code": "400"},
+            Code.MODEL_CONTEXT_LENGTH_EXCEEDED,
+            None,
+            Executed.NOT_EXECUTED,
+        ),
+        (
+            400,
             {"message": "rate limit 429, retry later"},
             Code.MODEL_REQUEST_REJECTED,
             None,

@@ -27,7 +27,7 @@ from agentloom_worker.llm.responses_assembly import ResponsesAssembly
 from agentloom_worker.runtime.publish import resolve_release
 from agentloom_worker.wire.release import DialectDocument
 from tests.factories import release_document
-from tests.unit.llm.test_chat_roles import CONVERSATION, PARAMETERS
+from tests.unit.llm.test_role_order import CONVERSATION, PARAMETERS
 
 BODIES = Path(__file__).parents[2] / "golden" / "openai_chat_1" / "profiles.json"
 NAMES = [
@@ -169,19 +169,19 @@ ORDERED = [
 ]
 
 
+@pytest.mark.parametrize("protocol", ["openai-chat", "openai-responses"])
 @pytest.mark.parametrize("model", ORDERED)
-def test_responses_are_refused_to_an_order_of_roles_that_they_do_not_make(model: dict[str, Any]) -> None:
-    text = problems(protocol="openai-responses", **model)["/models/main/protocol"]
-    assert text.startswith("MODEL_FEATURE_UNSUPPORTED: ") and "wants an order of roles" in text
-    assert bound(**model).profile == model["profile"]
+def test_every_protocol_makes_the_order_of_roles_that_a_profile_wants(model: dict[str, Any], protocol: str) -> None:
+    frozen = bound(protocol=protocol, **model)
+    adapter = Adapters(AdapterPorts(SystemClock())).of(frozen.protocol, frozen.profile, frozen.dialect)
+    assert adapter is not None and adapter.seam is not None
+    free = Adapters(AdapterPorts(SystemClock())).of(protocol, "generic")
+    assert free is not None and free.seam is None
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if PROFILES[name].protocols != ("openai-chat",)])
 def test_what_may_be_published_with_responses_has_an_adapter(name: str) -> None:
     profile = PROFILES[name]
-    if profile.strict_alternation:
-        assert list(problems(protocol="openai-responses", profile=name)) == ["/models/main/protocol"]
-        return
     parameters = dict.fromkeys(profile.responses_parameters or (), 1)
     model = bound(protocol="openai-responses", profile=name, parameters=parameters)
     assert [key for key, _ in model.parameters] == sorted(parameters)

@@ -137,10 +137,3 @@ def test_S07_reasoning_survives_the_store_and_reaches_the_message() -> None:
     assert stored == response
     message, _ = assistant_message(stored, (UUID(int=1),))
     assert message.reasoning_items == REASONING
-
-
-@pytest.mark.parametrize("flag", ["strict_alternation", "first_must_be_user"])
-def test_a_flag_that_is_not_implemented_is_refused(flag: str) -> None:
-    with pytest.raises(RunError) as caught:
-        ResponsesEncoding(Profile("p", 1, **{flag: True}))
-    assert caught.value.code == Code.MODEL_FEATURE_UNSUPPORTED
