@@ -77,10 +77,15 @@ def _role_problem(dialect: Dialect, messages: tuple[dict[str, Any], ...]) -> str
 
 
 def _reasoning_problem(dialect: Dialect, request: ChatRequest) -> str | None:
-    # In Responses it comes back as items, which no message holds.
-    if dialect.wants_reasoning == "never" or request.wire is Wire.RESPONSES:
+    if dialect.wants_reasoning == "never":
         return None
     for number, message in enumerate(request.messages):
-        if message.get("tool_calls") and not isinstance(message.get(dialect.reasoning_field), str):
+        if not message.get("tool_calls"):
+            continue
+        if request.wire is Wire.RESPONSES:
+            # Nothing is kept here, so an id alone names nothing.
+            if not any(item.get("encrypted_content") for item in message.get("reasoning_items", ())):
+                return f"encrypted reasoning is missing in front of the calls of assistant turn {number}"
+        elif not isinstance(message.get(dialect.reasoning_field), str):
             return f"{dialect.reasoning_field} is missing in assistant tool call message at index {number}"
     return None

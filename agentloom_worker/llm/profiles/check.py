@@ -28,6 +28,7 @@ def model_problems(model: Mapping[str, object]) -> Iterator[tuple[Path, str]]:
         return
     yield from _address_problems(model, profile)
     yield from _dialect_problems(model, profile)
+    yield from _encryption_problems(model, profile)
     protocol = model.get("protocol")
     if not isinstance(protocol, str):
         return
@@ -72,6 +73,18 @@ def _address_problems(model: Mapping[str, object], profile: Profile) -> Iterator
 def _dialect_problems(model: Mapping[str, object], profile: Profile) -> Iterator[tuple[Path, str]]:
     if profile is not CUSTOM and model.get("dialect") is not None:
         yield ("dialect",), f"belongs to `profile: custom`; the flags of {profile.name} are its own"
+
+
+def _encryption_problems(model: Mapping[str, object], profile: Profile) -> Iterator[tuple[Path, str]]:
+    if model.get("encrypted_reasoning") is not True:
+        return
+    path = ("encrypted_reasoning",)
+    if profile is CUSTOM:
+        yield path, "of `profile: custom` stands in its `dialect`, with `reasoning_replay`"
+    elif profile.encrypted_replay is None:
+        yield path, f"{_UNSUPPORTED}profile {profile.name} knows of no encrypted reasoning that its provider takes back"
+    elif model.get("protocol") != "openai-responses":
+        yield path, f"{_UNSUPPORTED}there is encrypted reasoning in openai-responses alone"
 
 
 def _orders_roles(model: Mapping[str, object], profile: Profile) -> bool:

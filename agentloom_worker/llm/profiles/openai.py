@@ -1,7 +1,8 @@
 """OpenAI's own API."""
 
-from agentloom_worker.llm.profiles.profile import Fact, Profile
+from agentloom_worker.llm.profiles.profile import Fact, Profile, ReasoningReplay
 
+_RESPONSES = "https://github.com/openai/openai-python/tree/main/src/openai/types/responses"
 _REFERENCE = "https://docs.rs/openai-openapi-types/latest/openai_openapi_types/struct.CreateChatCompletionRequest.html"
 
 # Without what this runtime owns or cannot carry: n, tools, functions, audio, modalities.
@@ -59,9 +60,15 @@ OPENAI = Profile(
     protocols=("openai-chat", "openai-responses"),
     base_url="https://api.openai.com/v1",
     output_limit_field="max_completion_tokens",
+    encrypted_replay=ReasoningReplay.ALWAYS,
     parameters=CHAT_PARAMETERS,
     responses_parameters=RESPONSES_PARAMETERS,
     facts=(
+        Fact(
+            "with store: false, include: [reasoning.encrypted_content] puts the reasoning into its items sealed"
+            " (encrypted_content); the items of output_item.done go back in the input of later requests",
+            _RESPONSES,
+        ),
         Fact("parameters; max_completion_tokens bounds the output, max_tokens is deprecated", _REFERENCE),
         Fact(
             "429 is a rate limit, or a used-up quota with the code insufficient_quota",
