@@ -28,8 +28,8 @@ AZURE_OPENAI = Profile(
             "https://learn.microsoft.com/en-us/azure/foundry/openai/api-version-lifecycle",
         ),
         Fact(
-            "the key goes into the header api-key",
-            "https://developers.cloudflare.com/ai-gateway/providers/azureopenai/",
+            "the key goes into the header api-key (Authorization: Bearer takes tokens of Entra ID)",
+            _RESPONSES,
         ),
     ),
 )

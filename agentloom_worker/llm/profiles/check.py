@@ -75,18 +75,6 @@ def _dialect_problems(model: Mapping[str, object], profile: Profile) -> Iterator
         yield ("dialect",), f"belongs to `profile: custom`; the flags of {profile.name} are its own"
 
 
-def _encryption_problems(model: Mapping[str, object], profile: Profile) -> Iterator[tuple[Path, str]]:
-    if model.get("encrypted_reasoning") is not True:
-        return
-    path = ("encrypted_reasoning",)
-    if profile is CUSTOM:
-        yield path, "of `profile: custom` stands in its `dialect`, with `reasoning_replay`"
-    elif profile.encrypted_replay is None:
-        yield path, f"{_UNSUPPORTED}profile {profile.name} knows of no encrypted reasoning that its provider takes back"
-    elif model.get("protocol") != "openai-responses":
-        yield path, f"{_UNSUPPORTED}there is encrypted reasoning in openai-responses alone"
-
-
 def _orders_roles(model: Mapping[str, object], profile: Profile) -> bool:
     dialect = model.get("dialect")
     if profile is CUSTOM and isinstance(dialect, dict):
@@ -109,6 +97,18 @@ def _parameter_problems(model: Mapping[str, object], profile: Profile, protocol:
         path = tuple(dotted.split("."))
         if _holds(parameters, path):
             yield ("parameters", *path), f"{_UNSUPPORTED}profile {profile.name} does not do what it needs"
+
+
+def _encryption_problems(model: Mapping[str, object], profile: Profile) -> Iterator[tuple[Path, str]]:
+    if model.get("encrypted_reasoning") is not True:
+        return
+    path = ("encrypted_reasoning",)
+    if profile is CUSTOM:
+        yield path, "of `profile: custom` stands in its `dialect`, with `reasoning_replay`"
+    elif profile.encrypted_replay is None:
+        yield path, f"{_UNSUPPORTED}profile {profile.name} knows of no encrypted reasoning that its provider takes back"
+    elif model.get("protocol") != "openai-responses":
+        yield path, f"{_UNSUPPORTED}there is encrypted reasoning in openai-responses alone"
 
 
 def _holds(value: object, path: tuple[str, ...]) -> bool:

@@ -3,7 +3,7 @@
 from agentloom_worker.llm.profiles.profile import Fact, Profile, ReasoningReplay
 
 _RESPONSES = "https://github.com/openai/openai-python/tree/main/src/openai/types/responses"
-_REFERENCE = "https://docs.rs/openai-openapi-types/latest/openai_openapi_types/struct.CreateChatCompletionRequest.html"
+_CHAT = "https://github.com/openai/openai-python/blob/main/src/openai/types/chat/completion_create_params.py"
 
 # Without what this runtime owns or cannot carry: n, tools, functions, audio, modalities.
 CHAT_PARAMETERS = frozenset(
@@ -69,14 +69,16 @@ OPENAI = Profile(
             " (encrypted_content); the items of output_item.done go back in the input of later requests",
             _RESPONSES,
         ),
-        Fact("parameters; max_completion_tokens bounds the output, max_tokens is deprecated", _REFERENCE),
+        Fact(
+            "parameters of chat completions; max_completion_tokens bounds the output, max_tokens is deprecated and not"
+            " taken by o-series models",
+            _CHAT,
+        ),
+        Fact("parameters of responses, store and include among them", _RESPONSES),
         Fact(
             "429 is a rate limit, or a used-up quota with the code insufficient_quota",
             "https://developers.openai.com/docs/guides/error-codes",
         ),
-        Fact(
-            "takes several system messages, also in the middle",
-            "https://github.com/can1357/oh-my-pi/issues/958",
-        ),
+        Fact("messages are a list of messages of any role; no order of roles is demanded", _CHAT),
     ),
 )

@@ -97,6 +97,42 @@ def test_a_profile_is_complete_and_names_its_sources(name: str) -> None:
     assert not profile.models or all(known.context_window_tokens for known in profile.models)
 
 
+# Whose word counts: a provider's pages, and the repositories of its own people. Model makers publish their templates
+# as part of the models; those that are read here are the copies that llama.cpp keeps.
+_TEMPLATES = "https://github.com/ggml-org/llama.cpp/blob/master/models/templates/"
+_ALIBABA = ("https://help.aliyun.com/", "https://www.alibabacloud.com/help/", "https://docs.qwencloud.com/")
+OWN = {
+    "openai": ("https://developers.openai.com/", "https://github.com/openai/"),
+    "azure-openai": ("https://learn.microsoft.com/",),
+    "openrouter": ("https://openrouter.ai/docs/", "https://github.com/OpenRouterTeam/"),
+    "deepseek": ("https://api-docs.deepseek.com/", "https://huggingface.co/deepseek-ai/"),
+    "zhipu": ("https://docs.bigmodel.cn/", "https://docs.z.ai/", "https://github.com/zai-org/", _TEMPLATES + "GLM-"),
+    "dashscope": (*_ALIBABA, "https://github.com/dashscope/"),
+    "minimax": (
+        "https://platform.minimax.io/docs/",
+        "https://github.com/MiniMax-AI/",
+        _TEMPLATES + "unsloth-MiniMax-",
+    ),
+    "moonshot": (
+        "https://platform.kimi.ai/docs/",
+        "https://platform.moonshot.ai/docs/",
+        "https://www.kimi.com/code/docs/",
+        "https://github.com/MoonshotAI/",
+    ),
+    "vllm": ("https://docs.vllm.ai/", "https://github.com/vllm-project/vllm/"),
+    "llama-cpp": ("https://github.com/ggml-org/llama.cpp/",),
+    "ollama": ("https://docs.ollama.com/", "https://github.com/ollama/ollama/"),
+    "litellm-proxy": ("https://docs.litellm.ai/", "https://github.com/BerriAI/litellm/"),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("generic", "custom")])
+def test_facts_stand_on_the_word_of_the_provider_itself(name: str) -> None:
+    profile = PROFILES[name]
+    sources = [fact.source for fact in profile.facts] + [known.source for known in profile.models]
+    assert [source for source in sources if not source.startswith(OWN[name])] == []
+
+
 def test_the_bytes_of_a_version_of_a_profile_never_change() -> None:
     recorded = json.loads(BODIES.read_bytes())
     found = {f"{profile.name}@{profile.version}": sha256_hex(body_of(profile)) for profile in PROFILES.values()}
@@ -398,6 +434,11 @@ def test_adapters_are_made_once_and_only_for_what_is_known() -> None:
         ("openrouter", 400, {"code": "context_length_exceeded"}, Code.MODEL_CONTEXT_LENGTH_EXCEEDED, None),
         ("deepseek", 503, {}, Code.MODEL_PROVIDER_ERROR, RetryClass.TRANSPORT),
         ("minimax", 500, {"code": "1004"}, Code.MODEL_REQUEST_REJECTED, None),
+        ("minimax", 500, {"code": "1008"}, Code.MODEL_RATE_LIMITED, None),
+        ("minimax", 200, {"code": "1024"}, Code.MODEL_PROVIDER_ERROR, RetryClass.TRANSPORT),
+        ("dashscope", 400, {"code": "DataInspectionFailed"}, Code.MODEL_CONTENT_FILTERED, None),
+        # It may be a flagged input as well as a missing permission: no code says which.
+        ("openrouter", 403, {"code": 403}, Code.MODEL_REQUEST_REJECTED, None),
     ],
 )
 def test_D23_the_codes_of_a_provider_decide_before_the_common_tables(
