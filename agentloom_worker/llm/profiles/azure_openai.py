@@ -23,6 +23,7 @@ AZURE_OPENAI = Profile(
             _RESPONSES,
         ),
         Fact("base_url is https://RESOURCE.openai.azure.com/openai/v1; parameters as OpenAI's", _REFERENCE),
+        Fact("requests are OpenAI's: its own client is used, with another address", _RESPONSES),
         Fact(
             "v1 needs no api-version",
             "https://learn.microsoft.com/en-us/azure/foundry/openai/api-version-lifecycle",
