@@ -33,6 +33,7 @@ class Dialect(_Shape):
 
     reasoning_field: Literal["reasoning_content", "reasoning"] = "reasoning_content"
     wants_reasoning: Literal["never", "in_tool_turns"] = "never"
+    sealed_reasoning: bool = False
     mid_system: bool = True
     strict_alternation: bool = False
     first_must_be_user: bool = False
@@ -83,9 +84,11 @@ def _reasoning_problem(dialect: Dialect, request: ChatRequest) -> str | None:
         if not message.get("tool_calls"):
             continue
         if request.wire is Wire.RESPONSES:
-            # Nothing is kept here, so an id alone names nothing.
-            if not any(item.get("encrypted_content") for item in message.get("reasoning_items", ())):
-                return f"encrypted reasoning is missing in front of the calls of assistant turn {number}"
+            # Nothing is kept here: to a provider that takes reasoning sealed, an id alone names nothing.
+            items = message.get("reasoning_items", ())
+            if not any(item.get("encrypted_content") or not dialect.sealed_reasoning for item in items):
+                kind = "encrypted reasoning" if dialect.sealed_reasoning else "reasoning"
+                return f"{kind} is missing in front of the calls of assistant turn {number}"
         elif not isinstance(message.get(dialect.reasoning_field), str):
             return f"{dialect.reasoning_field} is missing in assistant tool call message at index {number}"
     return None

@@ -94,7 +94,7 @@ def _of_responses(server: DevModel, **more: Any) -> dict[str, Any]:
 
 
 def test_S07_a_release_that_asks_for_it_sends_encrypted_reasoning_back_where_it_came_from(database_url: str) -> None:
-    dialect = {"wants_reasoning": "in_tool_turns"}
+    dialect = {"wants_reasoning": "in_tool_turns", "sealed_reasoning": True}
     with dev_model(*TURNS, dialect=dialect) as model, simulated(database_url) as worker:
         made = _session(worker, _of_responses(model), "use the tool", "use the tool again")
         assert [answer(worker.ports, run_id) for run_id in made] == ["done", "done"]
@@ -119,7 +119,7 @@ def test_S07_a_release_that_asks_for_it_sends_encrypted_reasoning_back_where_it_
 
 
 def test_S07_a_release_that_does_not_ask_gets_none_and_a_strict_provider_refuses_it(database_url: str) -> None:
-    dialect = {"wants_reasoning": "in_tool_turns"}
+    dialect = {"wants_reasoning": "in_tool_turns", "sealed_reasoning": True}
     with dev_model(*TURNS, dialect=dialect) as model, simulated(database_url) as worker:
         (run_id,) = _session(worker, _of_responses(model, encrypted_reasoning=False), "use the tool")
         assert run_of(worker.ports, run_id).end_code == Code.MODEL_REQUEST_REJECTED

@@ -92,12 +92,14 @@ def test_a_dialect_holds_for_requests_of_responses_too() -> None:
         assert "System message must be at the beginning." in httpx.post(url, json=late, timeout=20).text
 
 
-def test_a_dialect_that_wants_reasoning_back_takes_it_sealed_in_responses() -> None:
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_dialect_that_wants_reasoning_back_says_whether_responses_must_bring_it_sealed(sealed: bool) -> None:
     turns = [
         {"when": {"assistant_turns": 0}, "answer": {"reasoning": "hm", "tool_calls": [{"name": "f"}]}},
         {"answer": {"text": "fine"}},
     ]
-    script = parse_script({"schema_version": 1, "dialect": {"wants_reasoning": "in_tool_turns"}, "turns": turns})
+    dialect = {"wants_reasoning": "in_tool_turns", "sealed_reasoning": sealed}
+    script = parse_script({"schema_version": 1, "dialect": dialect, "turns": turns})
     asked = {"model": "m", "store": False, "include": ["reasoning.encrypted_content"]}
     with DevModel(script) as model:
 
@@ -108,5 +110,5 @@ def test_a_dialect_that_wants_reasoning_back_takes_it_sealed_in_responses() -> N
         result = {"type": "function_call_output", "call_id": call["call_id"], "output": "x"}
         assert answered(thought, call, result).status_code == 200
         named = {name: thought[name] for name in ("type", "id", "summary")}
-        for items in ((call, result), (named, call, result)):
-            assert "encrypted reasoning is missing in front of the calls" in answered(*items).text
+        assert "reasoning is missing in front of the calls" in answered(call, result).text
+        assert ("encrypted reasoning is missing" in answered(named, call, result).text) == sealed
