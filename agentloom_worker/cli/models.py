@@ -78,7 +78,7 @@ def profiles(as_json: AsJson = False) -> None:
                 ", ".join(profile.protocols or ("any",)),
                 profile.base_url or "none: name one",
                 _roles(profile),
-                profile.reasoning_replay.value,
+                _reasoning(profile),
                 "any" if profile.parameters is None else len(profile.parameters),
             )
             for profile in PROFILES.values()
@@ -189,6 +189,10 @@ def _roles(profile: Profile) -> str:
     if profile.strict_alternation:
         return "alternating"
     return "free" if profile.mid_system else "one system message"
+
+
+def _reasoning(profile: Profile) -> str:
+    return profile.reasoning_replay.value + ("; sealed if asked" if profile.encrypted_replay else "")
 
 
 def _numbers(window: int | None, output: int | None) -> str:

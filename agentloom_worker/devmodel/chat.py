@@ -34,7 +34,11 @@ class ChatRequest:
 
 
 class ChatRequestError(ValueError):
-    """The body is no chat request; the message says why."""
+    """The body is no chat request; the message says why, `code` where providers have a word for it."""
+
+    def __init__(self, message: str, code: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 def parse_chat_request(body: bytes) -> ChatRequest:

@@ -33,6 +33,7 @@ class Dialect(_Shape):
 
     reasoning_field: Literal["reasoning_content", "reasoning"] = "reasoning_content"
     wants_reasoning: Literal["never", "in_tool_turns"] = "never"
+    sealed_reasoning: bool = False
     mid_system: bool = True
     strict_alternation: bool = False
     first_must_be_user: bool = False
@@ -77,10 +78,17 @@ def _role_problem(dialect: Dialect, messages: tuple[dict[str, Any], ...]) -> str
 
 
 def _reasoning_problem(dialect: Dialect, request: ChatRequest) -> str | None:
-    # In Responses it comes back as items, which no message holds.
-    if dialect.wants_reasoning == "never" or request.wire is Wire.RESPONSES:
+    if dialect.wants_reasoning == "never":
         return None
     for number, message in enumerate(request.messages):
-        if message.get("tool_calls") and not isinstance(message.get(dialect.reasoning_field), str):
+        if not message.get("tool_calls"):
+            continue
+        if request.wire is Wire.RESPONSES:
+            # Nothing is kept here: to a provider that takes reasoning sealed, an id alone names nothing.
+            items = message.get("reasoning_items", ())
+            if not any(item.get("encrypted_content") or not dialect.sealed_reasoning for item in items):
+                kind = "encrypted reasoning" if dialect.sealed_reasoning else "reasoning"
+                return f"{kind} is missing in front of the calls of assistant turn {number}"
+        elif not isinstance(message.get(dialect.reasoning_field), str):
             return f"{dialect.reasoning_field} is missing in assistant tool call message at index {number}"
     return None

@@ -15,6 +15,7 @@ from agentloom_worker.devmodel.completion import (
 from agentloom_worker.devmodel.framing import EVENT_STREAM, JSON_TYPE, LAST_CHUNK, encode, head, whole_response
 from agentloom_worker.devmodel.matching import Arrival
 from agentloom_worker.devmodel.plan import Ending, Layout, Plan
+from agentloom_worker.devmodel.responses import seal
 from agentloom_worker.devmodel.script import Answer, Cut, Script
 
 SCRIPTED_ERROR = {"type": "error", "code": "server_error", "message": "scripted error", "param": None}
@@ -142,7 +143,7 @@ def _contents(answer: Answer, arrival: Arrival, size: int) -> tuple[list[_Piece]
         part = {"type": "summary_text", "text": arrival.fill(answer.reasoning)}
         whole: dict[str, Any] = {**item, "summary": [part]}
         if arrival.request.encrypted_reasoning:
-            whole["encrypted_content"] = f"sealed-{digest}"
+            whole["encrypted_content"] = seal(arrival.request.model, whole)
         pieces += _text_pieces(len(output), "reasoning_summary", "summary_index", (item, whole), [part], size)
         output.append(whole)
     parts: list[dict[str, Any]] = []

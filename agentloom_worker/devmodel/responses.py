@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from agentloom_worker.canonical import canonical_bytes, sha256_hex
 from agentloom_worker.devmodel.chat import ChatRequest, ChatRequestError, Wire, describe, read_document, text_of
 
 # Each would refer to what a server keeps, and this one keeps nothing.
@@ -19,7 +20,7 @@ def parse_responses_request(body: bytes) -> ChatRequest:
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     if not isinstance(items, list) or not items:
         raise ChatRequestError("`input` must be a text or a list that is not empty")
-    messages = _messages(items)
+    messages = _messages(items, document.get("model"))
     if isinstance(document.get("instructions"), str):
         messages.insert(0, {"role": "system", "content": document["instructions"]})
     if not messages:
@@ -35,13 +36,24 @@ def parse_responses_request(body: bytes) -> ChatRequest:
     )
 
 
-def _messages(items: list[Any]) -> list[dict[str, Any]]:
-    """One message a turn: a text of the assistant and the calls behind it are one."""
+def seal(model: object, reasoning: dict[str, Any]) -> str:
+    """The `encrypted_content` of a reasoning item: whoever holds it can tell nothing, and only its model opens it."""
+    sealed = canonical_bytes([model, reasoning.get("id"), reasoning.get("summary")])
+    return f"sealed-{sha256_hex(sealed)[:32]}"
+
+
+def _messages(items: list[Any], model: object) -> list[dict[str, Any]]:
+    """One message a turn: a text of the assistant, the calls behind it and the reasoning in front of either are one."""
     messages: list[dict[str, Any]] = []
+    waiting: list[dict[str, Any]] = []
     for number, item in enumerate(items):
         if not isinstance(item, dict):
             raise ChatRequestError(f"input[{number}] is not an object")
-        match item.get("type", "message"):
+        kind = item.get("type", "message")
+        led_to = kind == "function_call" or (kind == "message" and item.get("role") == "assistant")
+        if waiting and kind != "reasoning" and not led_to:
+            raise _unfollowed(waiting[-1])
+        match kind:
             case "message":
                 if item.get("role") not in _ROLES:
                     raise ChatRequestError(f"input[{number}] is a message without a known role")
@@ -55,7 +67,25 @@ def _messages(items: list[Any]) -> list[dict[str, Any]]:
             case "function_call_output":
                 messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")})
             case "reasoning":
-                continue  # belongs to what follows it
+                waiting.append(_opened(item, model))
             case other:
                 raise ChatRequestError(f"input[{number}] is a {other}, which this server does not know")
+        if led_to and waiting:
+            messages[-1].setdefault("reasoning_items", []).extend(waiting)
+            waiting = []
+    if waiting:
+        raise _unfollowed(waiting[-1])
     return messages
+
+
+def _opened(item: dict[str, Any], model: object) -> dict[str, Any]:
+    sealed = item.get("encrypted_content")
+    if sealed is not None and sealed != seal(model, item):
+        message = f"The encrypted content for item {item.get('id')} could not be verified."
+        raise ChatRequestError(message, "invalid_encrypted_content")
+    return item
+
+
+def _unfollowed(item: dict[str, Any]) -> ChatRequestError:
+    named = f"Item '{item.get('id')}' of type 'reasoning'"
+    return ChatRequestError(f"{named} was provided without its required following item.")

@@ -234,7 +234,7 @@ class _Desk:
         try:
             chat = parse(body)
         except ChatRequestError as error:
-            return _refusal(str(error), "malformed")
+            return _refusal(str(error), "malformed", error.code)
         problem = dialect_problem(self._script.dialect, chat)
         if problem is None and self._script.check_requests:
             problem = protocol_problem(chat)
@@ -251,8 +251,8 @@ class _Desk:
         return plan_answer(self._script, *chosen, arrival)
 
 
-def _refusal(message: str, kind: str) -> Plan:
-    body = {"error": {"message": message, "type": "invalid_request_error", "code": None}}
+def _refusal(message: str, kind: str, code: str | None = None) -> Plan:
+    body = {"error": {"message": message, "type": "invalid_request_error", "code": code}}
     return plan_error(Layout(), HttpError(status=400, body=body), "", kind)
 
 

@@ -26,7 +26,8 @@ ROUNDS = "rounds@1"  # the context protocol of a release that names none
 class ModelBinding:
     """One model as the release binds it. `credential_ref` is a reference, never the secret (http/credentials.py).
 
-    `dialect` are the flags of the profile `custom` as canonical JSON; empty for all others.
+    `dialect` are the flags of the profile `custom` as canonical JSON; empty for all others, which may have
+    `encrypted_reasoning` instead.
     """
 
     key: str
@@ -42,6 +43,12 @@ class ModelBinding:
     parameters: tuple[tuple[str, object], ...]
     retry: RetryPolicy
     dialect: str = ""
+    encrypted_reasoning: bool = False
+
+    @property
+    def connection(self) -> tuple[str, str, str, str | None]:
+        """What a provider's sealed words belong to: nobody else can open them."""
+        return self.protocol, self.base_url, self.model, self.credential_ref
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +159,7 @@ def _freeze_model(document: wire.ReleaseDocument, model: wire.ModelDocument) -> 
         profile=model.profile,
         base_url=model.base_url,
         dialect=_freeze_dialect(model),
+        encrypted_reasoning=True if model.encrypted_reasoning else None,
         model=model.model,
         context_window_tokens=model.context_window_tokens,
         max_output_tokens=model.max_output_tokens,
@@ -323,6 +331,7 @@ def _bound_model(document: wire.FrozenReleaseDocument, digest: bytes) -> ModelBi
         parameters=tuple(sorted(model.parameters.items())),
         retry=_policy(model.retry),
         dialect="" if model.dialect is None else canonical_bytes(model.dialect.model_dump()).decode(),
+        encrypted_reasoning=model.encrypted_reasoning is True,
     )
 
 

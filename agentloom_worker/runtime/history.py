@@ -4,7 +4,7 @@ A page costs a fixed number of queries, whatever it holds: its runs, their input
 Runs that are shown in full are few; their records are read in pages as well.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from agentloom_worker.canonical import parse
 from agentloom_worker.capabilities.result import decode_result, model_text
@@ -20,6 +20,7 @@ from agentloom_worker.context.protocol import (
 from agentloom_worker.domain.context import MessageKind, RoleContext
 from agentloom_worker.domain.model import ModelResponse
 from agentloom_worker.domain.operation import AttemptState, Operation, Payload
+from agentloom_worker.domain.release import ModelBinding
 from agentloom_worker.domain.response import decode_response
 from agentloom_worker.domain.run import EndCause, Run
 from agentloom_worker.domain.session import DeliveryState
@@ -28,13 +29,17 @@ from agentloom_worker.frozen import replace
 from agentloom_worker.ids import OperationId, OwnerId, RunId, SessionId
 from agentloom_worker.limits import HISTORY_RECORDS_PAGE, HISTORY_RUNS_PAGE
 from agentloom_worker.runtime.ports import Ports
+from agentloom_worker.runtime.release import load_owned_release
 from agentloom_worker.storage.context import ViewRow
 
 
-def read_ended(ports: Ports, session_id: SessionId, *, run_no_max: int, recent: int) -> Iterator[EndedRun]:
+def read_ended(
+    ports: Ports, session_id: SessionId, *, run_no_max: int, recent: int, model: ModelBinding
+) -> Iterator[EndedRun]:
     """Every ended run up to a run_no by its question, the last `recent` of them with their process.
 
-    All end states count, failures too; nothing is skipped and nothing filled up (seed 000, 4).
+    All end states count, failures too; nothing is skipped and nothing filled up (seed 000, 4). What `model` could not
+    open is left out: reasoning that another model, endpoint or account sealed.
     """
     if run_no_max <= 0:
         return
@@ -46,14 +51,18 @@ def read_ended(ports: Ports, session_id: SessionId, *, run_no_max: int, recent: 
         page = store.list_ended_runs(
             session_id, run_no_max=run_no_max, after_seq=after, before_seq=before, limit=HISTORY_RUNS_PAGE
         )
-        yield from read_runs(ports, page)
+        for run, ended in zip(page, read_runs(ports, page), strict=True):
+            answer = _for_model(ports, run, model, ended.answer)
+            yield ended if answer is ended.answer else replace(ended, answer=answer)
         if len(page) < HISTORY_RUNS_PAGE:
             break
         after = page[-1].question_seq
     for start in range(0, len(newest), HISTORY_RUNS_PAGE):
         page = newest[start : start + HISTORY_RUNS_PAGE]
         for run, ended in zip(page, read_runs(ports, page), strict=True):
-            yield replace(ended, process=_process(ports, run))
+            answer, process = _for_model(ports, run, model, ended.answer), _process(ports, run)
+            records = _records_for_model(ports, run, model, process.records)
+            yield replace(ended, answer=answer, process=replace(process, records=records))
 
 
 def read_runs(ports: Ports, runs: Sequence[Run]) -> Iterator[EndedRun]:
@@ -101,6 +110,23 @@ def read_records(
             elif prompt is not None:
                 yield Record(row.context_seq, row.message_kind, prompt)
         after = rows[-1].context_seq
+
+
+def _for_model(ports: Ports, run: Run, model: ModelBinding, response: ModelResponse | None) -> ModelResponse | None:
+    """A response of an ended run as a model may see it: sealed reasoning goes back to whoever sealed it, and nowhere
+    else. The run's release says who that was; it is asked for only where something is sealed.
+    """
+    if response is None or not any(item.encrypted for item in response.reasoning_items):
+        return response
+    if load_owned_release(ports, run.release_id).release.model.connection == model.connection:
+        return response
+    return replace(response, reasoning_items=tuple(item for item in response.reasoning_items if not item.encrypted))
+
+
+def _records_for_model(ports: Ports, run: Run, model: ModelBinding, records: Iterable[Record]) -> Iterator[Record]:
+    for record in records:
+        response = _for_model(ports, run, model, record.response)
+        yield record if response is record.response else replace(record, response=response)
 
 
 def _record(row: ViewRow, body: bytes) -> Record:

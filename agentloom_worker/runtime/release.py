@@ -12,7 +12,9 @@ from agentloom_worker.runtime.ports import OwnedRelease, Ports
 def adapter_of(ports: Ports, release: FrozenRelease) -> ModelAdapter:
     """The adapter of the release's protocol and profile."""
     model = release.model
-    adapter = ports.adapters.of(model.protocol, model.profile, model.dialect)
+    adapter = ports.adapters.of(
+        model.protocol, model.profile, model.dialect, encrypted_reasoning=model.encrypted_reasoning
+    )
     if adapter is None:
         raise InvariantError(f"this process has no adapter for {model.protocol} with profile {model.profile}")
     return adapter

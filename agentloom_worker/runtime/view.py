@@ -72,7 +72,9 @@ def add_history(ports: Ports, run: Run, context: RoleContext, release: FrozenRel
     if kept is not None and (kept.revision, kept.record_head) == (context.effective_revision, context.record_head):
         return kept.view
     first = Record(1, MessageKind.PROMPT, release.prompt)
-    ended = read_ended(ports, run.session_id, run_no_max=history_of(run), recent=release.recent_runs)
+    ended = read_ended(
+        ports, run.session_id, run_no_max=history_of(run), recent=release.recent_runs, model=release.model
+    )
     items = protocol_of(release).project(FrozenContext(run.run_id, run.run_no, (first,), ended))
     view = _extend(adapter_of(ports, release), prompted, run, islice(items, 1, None))
     remember_view(ports, context, view)
@@ -94,7 +96,7 @@ def read_items(
     The one source of what a request shows: the view, a rebuilt request, the audit and `context show`.
     """
     records = read_records(ports, run.owner_id, context, prompt=release.prompt, after_seq=after_seq)
-    ended = read_ended(ports, run.session_id, run_no_max=history, recent=release.recent_runs)
+    ended = read_ended(ports, run.session_id, run_no_max=history, recent=release.recent_runs, model=release.model)
     return protocol_of(release).project(FrozenContext(run.run_id, run.run_no, records, ended, wire_ids))
 
 

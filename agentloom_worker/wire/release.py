@@ -202,6 +202,11 @@ class ModelDocument(_Document):
     dialect: DialectDocument | None = Field(
         default=None, description="The flags of `profile: custom`; other profiles have their own."
     )
+    encrypted_reasoning: bool | None = Field(
+        default=None,
+        description="Ask a reasoning model for its reasoning sealed, and give it back in later requests: with"
+        " `openai-responses` and a profile that documents it. For models that do not reason, leave it out.",
+    )
     model: str = Field(min_length=1, max_length=256, description="The provider's id of the model.")
     context_window_tokens: Tokens = Field(description="The model's window W. It is never guessed.")
     max_output_tokens: Tokens | None = Field(
@@ -407,6 +412,7 @@ class FrozenModel(_Frozen):
     profile: Slug
     base_url: str
     dialect: DialectDocument | None = None
+    encrypted_reasoning: Literal[True] | None = None
     model: str
     context_window_tokens: Tokens
     max_output_tokens: Tokens | None = None

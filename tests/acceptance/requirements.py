@@ -676,7 +676,10 @@ REQUIREMENTS = {
         "CASES",
         "all but replay to chat completions",
         (
+            "acceptance/test_profiles.py::test_S07_a_release_that_asks_for_it_sends_encrypted_reasoning_back_where_it_came_from",
+            "acceptance/test_profiles.py::test_S07_a_release_that_does_not_ask_gets_none_and_a_strict_provider_refuses_it",
             "acceptance/test_profiles.py::test_S07_a_strict_provider_takes_a_session_with_tools_failures_and_reasoning",
+            "acceptance/test_profiles.py::test_S07_encrypted_reasoning_never_reaches_another_model_endpoint_or_account",
             "acceptance/test_profiles.py::test_S07_the_same_session_fails_where_the_profile_does_not_know_the_dialect",
             "contract/test_adapters.py::test_S07_reasoning_is_apart_from_text",
             "unit/llm/test_chat_assembly.py::test_S07_reasoning_stays_apart_and_is_not_doubled",
@@ -686,6 +689,7 @@ REQUIREMENTS = {
             "unit/llm/test_openai_chat.py::test_S07_reasoning_is_apart_from_text_and_counts_as_output",
             "unit/llm/test_openai_responses.py::test_S07_reasoning_is_sent_back_sealed_in_the_turn_of_its_call",
             "unit/llm/test_openai_responses.py::test_S07_reasoning_of_responses_is_apart_from_text_and_counts_as_output",
+            "unit/llm/test_profiles.py::test_S07_a_release_turns_encrypted_reasoning_on_and_it_stands_in_every_hash",
             "unit/llm/test_responses_assembly.py::test_S07_each_reasoning_item_is_kept_with_what_it_led_to",
             "unit/llm/test_responses_encoding.py::test_S07_reasoning_goes_back_as_the_profile_says",
             "unit/llm/test_responses_encoding.py::test_S07_reasoning_survives_the_store_and_reaches_the_message",

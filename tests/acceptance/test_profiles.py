@@ -113,6 +113,80 @@ def test_S07_the_same_session_fails_where_the_profile_does_not_know_the_dialect(
         assert "reasoning is missing" in (attempts(worker.ports, run_id)[-1].detail or "")
 
 
+def _sealed(request: dict[str, Any]) -> list[str]:
+    return [item["encrypted_content"] for item in request["input"] if item["type"] == "reasoning"]
+
+
+def _of_responses(server: DevModel, **more: Any) -> dict[str, Any]:
+    main = {"protocol": "openai-responses", "profile": "openai", "encrypted_reasoning": True, **more}
+    return http_release(server, tools=TOOLS, models={"main": main}, context={"recent_runs": 9})
+
+
+def test_S07_a_release_that_asks_for_it_sends_encrypted_reasoning_back_where_it_came_from(database_url: str) -> None:
+    dialect = {"wants_reasoning": "in_tool_turns", "sealed_reasoning": True}
+    with dev_model(*TURNS, dialect=dialect) as model, simulated(database_url) as worker:
+        made = _session(worker, _of_responses(model), "use the tool", "use the tool again")
+        assert [answer(worker.ports, run_id) for run_id in made] == ["done", "done"]
+        sent = [json.loads(request.body or b"") for request in model.requests]
+        assert [request.body for request in model.requests] == [
+            body for run_id in made for body in frozen_bodies(worker.ports, run_id)
+        ]
+        assert list(run_audit(worker.ports)) == []
+    assert all((one["store"], one["include"]) == (False, ["reasoning.encrypted_content"]) for one in sent)
+    # Each in front of what it led to, with its id and its summary; the dev-model opens no seal but its own.
+    kinds = [item["type"] for item in sent[-1]["input"]]
+    assert [kind for kind in kinds if kind != "message"] == [
+        *("reasoning", "function_call", "function_call_output", "reasoning", "reasoning", "function_call"),
+        "function_call_output",
+    ]
+    assert [kinds[place + 1] for place, kind in enumerate(kinds) if kind == "reasoning"] == [
+        *("function_call", "message", "function_call"),
+    ]
+    first = sent[-1]["input"][kinds.index("reasoning")]
+    assert first["summary"] == [{"type": "summary_text", "text": "it must be echoed"}] and first["id"].startswith("rs_")
+    assert len(set(_sealed(sent[-1]))) == 3
+
+
+def test_S07_a_release_that_does_not_ask_gets_none_and_a_strict_provider_refuses_it(database_url: str) -> None:
+    dialect = {"wants_reasoning": "in_tool_turns", "sealed_reasoning": True}
+    with dev_model(*TURNS, dialect=dialect) as model, simulated(database_url) as worker:
+        (run_id,) = _session(worker, _of_responses(model, encrypted_reasoning=False), "use the tool")
+        assert run_of(worker.ports, run_id).end_code == Code.MODEL_REQUEST_REJECTED
+        sent = [json.loads(request.body or b"") for request in model.requests]
+    assert not any("include" in one or _sealed(one) for one in sent)
+
+
+def test_S07_encrypted_reasoning_never_reaches_another_model_endpoint_or_account(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ONE", "TWO"):
+        monkeypatch.setenv(f"AGENTLOOM_TEST_{name}", f"key-{name}")
+    with (
+        dev_model(*TURNS) as model,
+        dev_model(*TURNS) as elsewhere,
+        simulated(database_url) as worker,
+    ):
+        first = {"credential": "env:AGENTLOOM_TEST_ONE"}
+        documents = [
+            _of_responses(model, **first),
+            _of_responses(model, **first, model="another"),
+            _of_responses(elsewhere, **first),
+            _of_responses(model, credential="env:AGENTLOOM_TEST_TWO"),
+            _of_responses(model, **first),
+        ]
+        made: list[RunId] = []
+        for document in documents:
+            made.append(ask(worker.ports, document, "use the tool", session_of=made[0] if made else None))
+            worker.drive()
+        assert [answer(worker.ports, run_id) for run_id in made] == ["done"] * 5
+        sent = [[json.loads(body) for body in frozen_bodies(worker.ports, run_id)] for run_id in made]
+        assert list(run_audit(worker.ports)) == []
+    # What a run's last request holds beyond its history is what its own model sealed in it.
+    assert [len(_sealed(bodies[0])) for bodies in sent] == [0, 0, 0, 0, 2]
+    assert [len(_sealed(bodies[-1])) for bodies in sent] == [1, 1, 1, 1, 3]
+    assert _sealed(sent[4][0])[0] == _sealed(sent[0][-1])[0]
+
+
 @pytest.mark.parametrize("profile", ["openai", "deepseek", "moonshot", "zhipu", "minimax", "dashscope", "custom"])
 def test_a_provider_gets_the_key_and_the_limit_where_it_looks_for_them(
     database_url: str, profile: str, monkeypatch: pytest.MonkeyPatch

@@ -33,14 +33,17 @@ class Adapters:
     def __init__(self, ports: AdapterPorts) -> None:
         self._ports = ports
         self._lock = threading.Lock()
-        self._made: dict[tuple[str, str, str], ModelAdapter] = {}
+        self._made: dict[tuple[str, str, str, bool], ModelAdapter] = {}
 
-    def of(self, protocol: str, profile: str, dialect: str = "") -> ModelAdapter | None:
+    def of(
+        self, protocol: str, profile: str, dialect: str = "", *, encrypted_reasoning: bool = False
+    ) -> ModelAdapter | None:
         """The adapter of a model; `dialect` are the flags of `custom`. None for a protocol or profile unknown here.
 
-        Raises RunError(MODEL_FEATURE_UNSUPPORTED) where the protocol does not implement the profile's flags.
+        Raises RunError(MODEL_FEATURE_UNSUPPORTED) where the protocol does not implement the profile's flags, or the
+        profile does not carry the encrypted reasoning that a release asks for.
         """
-        key = (protocol, profile, dialect)
+        key = (protocol, profile, dialect, encrypted_reasoning)
         adapter = self._made.get(key)
         return adapter if adapter is not None else self._make(key)
 
@@ -51,11 +54,13 @@ class Adapters:
         for adapter in made:
             adapter.close()
 
-    def _make(self, key: tuple[str, str, str]) -> ModelAdapter | None:
-        protocol, name, dialect = key
+    def _make(self, key: tuple[str, str, str, bool]) -> ModelAdapter | None:
+        protocol, name, dialect, encrypted_reasoning = key
         make, profile = ADAPTERS.get(protocol), custom_profile(dialect) if dialect else PROFILES.get(name)
         if make is None or profile is None:
             return None
+        if encrypted_reasoning:
+            profile = profile.encrypting()
         with self._lock:
             if key not in self._made:
                 self._made[key] = make(self._ports, profile)

@@ -1,8 +1,9 @@
 """Azure OpenAI, the v1 API: the address is the resource's own, the model is the name of a deployment."""
 
 from agentloom_worker.llm.profiles.openai import CHAT_PARAMETERS, RESPONSES_PARAMETERS
-from agentloom_worker.llm.profiles.profile import Fact, Profile
+from agentloom_worker.llm.profiles.profile import Fact, Profile, ReasoningReplay
 
+_RESPONSES = "https://learn.microsoft.com/en-us/azure/foundry/openai/how-to/responses"
 _REFERENCE = "https://learn.microsoft.com/en-us/azure/foundry/reference/rest/chat-create-chat-completion"
 
 AZURE_OPENAI = Profile(
@@ -12,17 +13,24 @@ AZURE_OPENAI = Profile(
     auth_header="api-key",
     auth_prefix="",
     output_limit_field="max_completion_tokens",
+    encrypted_replay=ReasoningReplay.ALWAYS,
     parameters=CHAT_PARAMETERS,
     responses_parameters=RESPONSES_PARAMETERS,
     facts=(
+        Fact(
+            "with store: false, include: [reasoning.encrypted_content] gives the reasoning sealed (encrypted_content);"
+            " it goes along in later requests to be kept across turns",
+            _RESPONSES,
+        ),
         Fact("base_url is https://RESOURCE.openai.azure.com/openai/v1; parameters as OpenAI's", _REFERENCE),
+        Fact("requests are OpenAI's: its own client is used, with another address", _RESPONSES),
         Fact(
             "v1 needs no api-version",
             "https://learn.microsoft.com/en-us/azure/foundry/openai/api-version-lifecycle",
         ),
         Fact(
-            "the key goes into the header api-key",
-            "https://developers.cloudflare.com/ai-gateway/providers/azureopenai/",
+            "the key goes into the header api-key (Authorization: Bearer takes tokens of Entra ID)",
+            _RESPONSES,
         ),
     ),
 )

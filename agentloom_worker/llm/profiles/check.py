@@ -28,6 +28,7 @@ def model_problems(model: Mapping[str, object]) -> Iterator[tuple[Path, str]]:
         return
     yield from _address_problems(model, profile)
     yield from _dialect_problems(model, profile)
+    yield from _encryption_problems(model, profile)
     protocol = model.get("protocol")
     if not isinstance(protocol, str):
         return
@@ -82,6 +83,18 @@ def _parameter_problems(model: Mapping[str, object], profile: Profile, protocol:
         path = tuple(dotted.split("."))
         if _holds(parameters, path):
             yield ("parameters", *path), f"{_UNSUPPORTED}profile {profile.name} does not do what it needs"
+
+
+def _encryption_problems(model: Mapping[str, object], profile: Profile) -> Iterator[tuple[Path, str]]:
+    if model.get("encrypted_reasoning") is not True:
+        return
+    path = ("encrypted_reasoning",)
+    if profile is CUSTOM:
+        yield path, "of `profile: custom` stands in its `dialect`, with `reasoning_replay`"
+    elif profile.encrypted_replay is None:
+        yield path, f"{_UNSUPPORTED}profile {profile.name} knows of no encrypted reasoning that its provider takes back"
+    elif model.get("protocol") != "openai-responses":
+        yield path, f"{_UNSUPPORTED}there is encrypted reasoning in openai-responses alone"
 
 
 def _holds(value: object, path: tuple[str, ...]) -> bool:

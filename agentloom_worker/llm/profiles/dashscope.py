@@ -3,6 +3,12 @@
 from agentloom_worker.llm.profiles.profile import ErrorClass, Fact, KnownModel, Profile
 
 _ERRORS = "https://help.aliyun.com/en/model-studio/error-code-start"
+_STATUS = "https://www.alibabacloud.com/help/en/model-studio/developer-reference/error-code"
+_CHAT = "https://docs.qwencloud.com/api-reference/chat/openai-chat"
+_SDK = (
+    "https://github.com/dashscope/dashscope-sdk-java/blob/main/src/main/java/com/alibaba/dashscope/aigc/generation/"
+    "GenerationParam.java"
+)
 _KIMI = "https://www.alibabacloud.com/help/en/model-studio/kimi-api"
 
 DASHSCOPE = Profile(
@@ -17,7 +23,6 @@ DASHSCOPE = Profile(
             "enable_search",
             "enable_thinking",
             "presence_penalty",
-            "reasoning_effort",
             "response_format",
             "seed",
             "temperature",
@@ -27,8 +32,9 @@ DASHSCOPE = Profile(
         }
     ),
     codes={
-        "Arrearage": ErrorClass.QUOTA,
-        # Here it is the name of a rate limit on tokens, not of a used-up quota as at OpenAI.
+        "Arrearage": ErrorClass.QUOTA,  # _STATUS
+        "DataInspectionFailed": ErrorClass.CONTENT_FILTER,  # _STATUS
+        # _ERRORS. Here insufficient_quota is the name of a rate limit on tokens, not of a used-up quota as at OpenAI.
         "Throttling": ErrorClass.RATE_LIMIT,
         "Throttling.AllocationQuota": ErrorClass.RATE_LIMIT,
         "Throttling.RateQuota": ErrorClass.RATE_LIMIT,
@@ -41,15 +47,18 @@ DASHSCOPE = Profile(
     ),
     facts=(
         Fact("429 is Throttling.RateQuota or Throttling.AllocationQuota/insufficient_quota: slow down", _ERRORS),
-        Fact("overdue payments are Arrearage", _ERRORS),
+        Fact("overdue payments are Arrearage, content that its moderation blocked is DataInspectionFailed", _STATUS),
         Fact(
             "enable_thinking and thinking_budget; usage by stream_options",
             "https://help.aliyun.com/en/model-studio/deep-thinking",
         ),
-        Fact("parameters", "https://docs.camel-ai.org/reference/camel.configs.qwen_config"),
+        Fact("every parameter, as its own SDK sends it to the same models", _SDK),
+        Fact("temperature and top_p of this mode", _CHAT),
         Fact(
-            "takes one system message, at the beginning",
-            "https://github.com/can1357/oh-my-pi/issues/958",
+            "response_format of this mode",
+            "https://www.alibabacloud.com/help/en/model-studio/qwen-structured-output",
         ),
+        Fact("enable_search of this mode", "https://www.alibabacloud.com/help/en/model-studio/web-search"),
+        Fact("the system message is to be placed at the beginning of the messages", _CHAT),
     ),
 )

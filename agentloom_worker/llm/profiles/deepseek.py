@@ -2,6 +2,9 @@
 
 from agentloom_worker.llm.profiles.profile import Fact, Profile, ReasoningReplay
 
+_REFERENCE = "https://api-docs.deepseek.com/zh-cn/api/create-chat-completion"
+_THINKING = "https://api-docs.deepseek.com/guides/thinking_mode"
+
 DEEPSEEK = Profile(
     "deepseek",
     1,
@@ -27,12 +30,13 @@ DEEPSEEK = Profile(
     ),
     facts=(
         Fact(
-            "thinking is on by default; reasoning_content of messages with calls must come back, else 400",
-            "https://api-docs.deepseek.com/guides/thinking_mode",
+            "thinking is on by default; between two messages of the user with calls among them, reasoning_content must"
+            " come back in all later requests, else 400; without calls it is ignored",
+            _THINKING,
         ),
         Fact(
-            "the field is wanted with calls also where the model gave no reasoning",
-            "https://github.com/deepseek-ai/deepseek-harness/discussions/739",
+            "no exception is made for calls before which the model gave no reasoning: there the field goes back empty",
+            _THINKING,
         ),
         Fact(
             "402 no balance, 422 wrong parameter, 429 too fast, 500 and 503 to be tried again",
@@ -42,10 +46,13 @@ DEEPSEEK = Profile(
             "waiting streams carry keep-alive comments",
             "https://api-docs.deepseek.com/quick_start/rate_limit",
         ),
-        Fact("parameters", "https://docs.rs/deepseek-sdk/latest/deepseek_sdk/chat/request/struct.ChatRequest.html"),
+        Fact("parameters; a stream ends with [DONE]", _REFERENCE),
+        Fact("thinking, reasoning_effort", _THINKING),
+        Fact("user_id", "https://api-docs.deepseek.com/quick_start/rate_limit"),
+        Fact("messages of the roles system, user, assistant and tool; no order of them is demanded", _REFERENCE),
         Fact(
-            "takes several system messages, also in the middle",
-            "https://github.com/can1357/oh-my-pi/issues/958",
+            "its own encoding of a conversation renders a system message wherever it stands",
+            "https://huggingface.co/deepseek-ai/DeepSeek-V3.2/blob/main/encoding/encoding_dsv32.py",
         ),
     ),
 )

@@ -9,8 +9,12 @@ LITELLM_PROXY = Profile(
     protocols=("openai-chat", "openai-responses"),
     facts=(
         Fact(
-            "its address is the operator's; parameters are checked by it for the provider behind it",
-            "https://docs.litellm.ai",
+            "it refuses a parameter that the provider behind it does not take, unless its operator lets it drop them",
+            "https://docs.litellm.ai/docs/completion/drop_params",
+        ),
+        Fact(
+            "responses for every provider that it supports; its address is the operator's",
+            "https://docs.litellm.ai/docs/response_api",
         ),
         Fact(
             "models with strict templates behind it refuse system messages in the middle",

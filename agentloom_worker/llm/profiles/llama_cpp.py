@@ -2,6 +2,8 @@
 
 from agentloom_worker.llm.profiles.profile import ErrorClass, Fact, Profile
 
+_README = "https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md"
+
 LLAMA_CPP = Profile(
     "llama-cpp",
     1,
@@ -34,17 +36,23 @@ LLAMA_CPP = Profile(
     props_path="/props",
     facts=(
         Fact(
-            "a request that does not fit is an exceed_context_size_error, whatever its status",
-            "https://github.com/ggml-org/llama.cpp/pull/15780",
+            "a request that does not fit is an error of type exceed_context_size_error, whatever its status",
+            "https://github.com/ggml-org/llama.cpp/blob/master/tools/server/server-common.cpp",
         ),
         Fact(
             "one system message, at the beginning, where the template says so",
             "https://github.com/ggml-org/llama.cpp/issues/20733",
         ),
-        Fact("/props tells the window that is served", "https://mvysny.github.io/llama-server-endpoints/"),
         Fact(
-            "parameters; the port that it listens on differs between versions (8080, 9931), so there is no default",
-            "https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md",
+            "user and assistant must alternate, the user first, where the template says so",
+            "https://github.com/ggml-org/llama.cpp/blob/master/models/templates/"
+            "mistralai-Mistral-Small-3.1-24B-Instruct-2503.jinja",
+        ),
+        Fact("/props tells the window that is served: default_generation_settings.n_ctx", _README),
+        Fact(
+            "parameters; /v1/responses is turned into chat completions; the ports of its examples differ, so there is"
+            " no default address",
+            _README,
         ),
     ),
 )

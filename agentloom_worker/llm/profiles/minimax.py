@@ -1,38 +1,56 @@
 """MiniMax, its OpenAI-compatible API. https://api.minimaxi.com/v1 is the same in China, by base_url."""
 
-from agentloom_worker.llm.profiles.openai import RESPONSES_PARAMETERS
-from agentloom_worker.llm.profiles.profile import ErrorClass, Fact, Profile
+from agentloom_worker.llm.profiles.profile import ErrorClass, Fact, KnownModel, Profile
 
 _API = "https://platform.minimax.io/docs/api-reference/text-openai-api"
+_CHAT = "https://platform.minimax.io/docs/api-reference/text-chat-openai"
+_RESPONSES = "https://platform.minimax.io/docs/api-reference/responses-create"
 _CODES = "https://platform.minimax.io/docs/api-reference/errorcode"
-_FIELDS = "https://java.agentscope.io/v2/en/integration/model/minimax"
+# What MiniMax itself asks of everybody who serves its models.
+_VERIFIER = "https://github.com/MiniMax-AI/MiniMax-Provider-Verifier/blob/main/m3_format_check/docs/m3_text_cases_en.md"
 
 MINIMAX = Profile(
     "minimax",
     1,
     mid_system=False,
-    done_required=False,  # no page says that [DONE] is sent
+    done_required=False,
     protocols=("openai-chat", "openai-responses"),
     base_url="https://api.minimax.io/v1",
     output_limit_field="max_completion_tokens",
     # Without reasoning_split: what it splits off would have to come back in a form that is not kept. Left alone, the
     # reasoning stands inside of the text, and so it does come back.
-    parameters=frozenset({"temperature", "thinking", "top_p"}),
-    responses_parameters=RESPONSES_PARAMETERS & {"temperature", "top_p"},
-    codes={
+    parameters=frozenset({"seed", "temperature", "thinking", "tool_choice", "top_p"}),
+    responses_parameters=frozenset({"reasoning", "temperature"}),
+    codes={  # all of them from _CODES
         "1000": ErrorClass.TRANSPORT,
         "1001": ErrorClass.TRANSPORT,
         "1002": ErrorClass.RATE_LIMIT,
         "1004": ErrorClass.REJECTED,
+        "1008": ErrorClass.QUOTA,
+        "1024": ErrorClass.TRANSPORT,
     },
     base_resp_errors=True,
+    models=(KnownModel("MiniMax-M3", _API, 1_000_000, None, ("text", "image", "video")),),
     facts=(
         Fact("the assistant message must come back whole, the thinking in its text included", _API),
-        Fact("1000 unknown, 1001 timeout, 1002 rate limit, 1004 not authorized", _CODES),
-        Fact("max_completion_tokens; no tool_choice, seed, penalties, response_format or reasoning_effort", _FIELDS),
         Fact(
-            "takes one system message, at the beginning",
-            "https://github.com/can1357/oh-my-pi/issues/958",
+            "1000 unknown, 1001 timeout, 1002 rate limit, 1024 internal error: to be tried again; 1004 not authorized,"
+            " 1008 no balance",
+            _CODES,
         ),
+        Fact("temperature, top_p", "https://platform.minimax.io/docs/api-reference/text-chat"),
+        Fact("thinking", _CHAT),
+        Fact(
+            "base_resp with its status_code stands in an answer; max_completion_tokens replaces max_tokens",
+            "https://platform.minimax.io/docs/api-reference/text-post",
+        ),
+        Fact("max_completion_tokens wins over max_tokens; seed; tool_choice none, auto, required", _VERIFIER),
+        Fact("no response_format yet; that a stream ends without [DONE] is known and tolerated", _VERIFIER),
+        Fact("several system messages at the beginning are taken; of others nothing is said", _VERIFIER),
+        Fact(
+            "the chat template of its models renders a system message at the beginning and leaves out any other",
+            "https://github.com/ggml-org/llama.cpp/blob/master/models/templates/unsloth-MiniMax-M2.jinja",
+        ),
+        Fact("responses: input, max_output_tokens, temperature, reasoning", _RESPONSES),
     ),
 )

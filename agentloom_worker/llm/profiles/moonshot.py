@@ -3,12 +3,14 @@
 from agentloom_worker.llm.profiles.profile import ErrorClass, Fact, Profile, ReasoningReplay
 
 _ERRORS = "https://platform.kimi.ai/docs/api/errors"
-_FIELDS = "https://java.agentscope.io/v2/en/integration/model/kimi"
+_CHAT = "https://platform.kimi.ai/docs/api/chat"
+# Its own client of this API.
+_CLIENT = "https://github.com/MoonshotAI/kimi-cli/blob/main/packages/kosong/src/kosong/chat_provider/kimi.py"
 
 MOONSHOT = Profile(
     "moonshot",
     1,
-    mid_system=False,  # no page says that more than one is taken
+    mid_system=False,  # no page of its own says that more than one is taken
     reasoning_replay=ReasoningReplay.ALWAYS,
     protocols=("openai-chat",),
     base_url="https://api.moonshot.ai/v1",
@@ -25,7 +27,7 @@ MOONSHOT = Profile(
             "top_p",
         }
     ),
-    codes={
+    codes={  # all of them from _ERRORS
         "content_filter": ErrorClass.CONTENT_FILTER,
         "engine_overloaded_error": ErrorClass.RATE_LIMIT,
         "exceeded_current_quota_error": ErrorClass.QUOTA,
@@ -37,6 +39,13 @@ MOONSHOT = Profile(
             "with thinking, a message with calls and without reasoning_content is refused",
             "https://www.kimi.com/code/docs/kimi-code/error-reference.html",
         ),
-        Fact("max_completion_tokens; reasoning_content is kept in the history of messages", _FIELDS),
+        Fact("max_completion_tokens bounds the output, max_tokens is deprecated", _CHAT),
+        Fact("response_format", "https://platform.moonshot.ai/docs/guide/use-json-mode-feature-of-kimi-api"),
+        Fact("roles are system, user and assistant, and content is never empty", _CHAT),
+        Fact(
+            "temperature, top_p, both penalties, stop, thinking, and reasoning_effort as of old; every message with"
+            " reasoning goes back with its reasoning_content",
+            _CLIENT,
+        ),
     ),
 )

@@ -1,8 +1,9 @@
 """OpenAI's own API."""
 
-from agentloom_worker.llm.profiles.profile import Fact, Profile
+from agentloom_worker.llm.profiles.profile import Fact, Profile, ReasoningReplay
 
-_REFERENCE = "https://docs.rs/openai-openapi-types/latest/openai_openapi_types/struct.CreateChatCompletionRequest.html"
+_RESPONSES = "https://github.com/openai/openai-python/tree/main/src/openai/types/responses"
+_CHAT = "https://github.com/openai/openai-python/blob/main/src/openai/types/chat/completion_create_params.py"
 
 # Without what this runtime owns or cannot carry: n, tools, functions, audio, modalities.
 CHAT_PARAMETERS = frozenset(
@@ -59,17 +60,25 @@ OPENAI = Profile(
     protocols=("openai-chat", "openai-responses"),
     base_url="https://api.openai.com/v1",
     output_limit_field="max_completion_tokens",
+    encrypted_replay=ReasoningReplay.ALWAYS,
     parameters=CHAT_PARAMETERS,
     responses_parameters=RESPONSES_PARAMETERS,
     facts=(
-        Fact("parameters; max_completion_tokens bounds the output, max_tokens is deprecated", _REFERENCE),
+        Fact(
+            "with store: false, include: [reasoning.encrypted_content] puts the reasoning into its items sealed"
+            " (encrypted_content); the items of output_item.done go back in the input of later requests",
+            _RESPONSES,
+        ),
+        Fact(
+            "parameters of chat completions; max_completion_tokens bounds the output, max_tokens is deprecated and not"
+            " taken by o-series models",
+            _CHAT,
+        ),
+        Fact("parameters of responses, store and include among them", _RESPONSES),
         Fact(
             "429 is a rate limit, or a used-up quota with the code insufficient_quota",
             "https://developers.openai.com/docs/guides/error-codes",
         ),
-        Fact(
-            "takes several system messages, also in the middle",
-            "https://github.com/can1357/oh-my-pi/issues/958",
-        ),
+        Fact("messages are a list of messages of any role; no order of roles is demanded", _CHAT),
     ),
 )

@@ -4,8 +4,11 @@ A change of a flag that changes request bytes needs a new `version`: it is part 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Self
+
+from agentloom_worker.errors import Code, RunError
 
 
 class ReasoningReplay(StrEnum):
@@ -61,6 +64,8 @@ class Profile:
     otherwise a finish reason and a well-framed end of the body will do. `new_id_opens_call`: a new id on a used
     index is a new call instead of a protocol error (CASES S04). These are of chat completions only: Responses has one
     rule for all. `encrypted_reasoning`: what is replayed of a Responses model's reasoning is its `encrypted_content`.
+    `encrypted_replay` is when that goes back to the model of a release that asks for it; None: the provider does not
+    document that it takes it. Not every model has any to give, so a profile alone never asks.
 
     Settings: `output_limit_field` names the parameter that bounds the output. `parameters` are those that
     exist in chat completions, `responses_parameters` those in responses; None: any, the endpoint itself refuses
@@ -82,6 +87,7 @@ class Profile:
     reasoning_field: str = "reasoning_content"
     reasoning_if_empty: bool = False
     encrypted_reasoning: bool = False
+    encrypted_replay: ReasoningReplay | None = None
     output_limit_field: str = "max_tokens"
     protocols: tuple[str, ...] | None = None
     base_url: str | None = None
@@ -100,6 +106,17 @@ class Profile:
     def parameters_of(self, protocol: str) -> frozenset[str] | None:
         """The parameters that exist in a protocol; None: any. Simulations stand for chat completions."""
         return self.responses_parameters if protocol == "openai-responses" else self.parameters
+
+    def encrypting(self) -> Self:
+        """The profile of a release that asks for encrypted reasoning; its name stands in every request hash.
+
+        Raises RunError(MODEL_FEATURE_UNSUPPORTED) where the provider does not document it.
+        """
+        if self.encrypted_replay is None:
+            raise RunError(Code.MODEL_FEATURE_UNSUPPORTED, f"profile {self.name} carries no encrypted reasoning")
+        return replace(
+            self, name=f"{self.name}+encrypted", reasoning_replay=self.encrypted_replay, encrypted_reasoning=True
+        )
 
     def known_model(self, model: str) -> KnownModel | None:
         """What is documented about a model."""

@@ -2,6 +2,8 @@
 
 from agentloom_worker.llm.profiles.profile import Fact, Profile, ReasoningReplay
 
+_PROTOCOL = "https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/openai/chat_completion/protocol.py"
+
 VLLM = Profile(
     "vllm",
     1,
@@ -62,17 +64,21 @@ VLLM = Profile(
             "https://github.com/vllm-project/vllm/issues/41114",
         ),
         Fact(
-            "user and assistant must alternate where the template says so",
-            "https://github.com/suitenumerique/conversations/issues/197",
+            "user and assistant must alternate, the user first, where the template says so",
+            "https://github.com/vllm-project/vllm/blob/main/examples/tool_chat_template_gemma3_pythonic.jinja",
         ),
-        Fact("reasoning comes in the field reasoning", "https://github.com/vllm-project/vllm/pull/33402"),
+        Fact("reasoning comes in the field reasoning", _PROTOCOL),
         Fact(
             "models that think between calls get their reasoning back",
             "https://docs.vllm.ai/en/v0.17.1/features/interleaved_thinking/",
         ),
         Fact(
-            "parameters; user is ignored",
-            "https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/openai/chat_completion/protocol.py",
+            "parameters of chat completions; user is ignored",
+            _PROTOCOL,
+        ),
+        Fact(
+            "parameters of responses; that it takes reasoning.encrypted_content in include is no word of what it gives",
+            "https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/openai/responses/protocol.py",
         ),
         Fact(
             "listens on port 8000",

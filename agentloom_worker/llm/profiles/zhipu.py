@@ -14,7 +14,7 @@ ZHIPU = Profile(
     parameters=frozenset({"do_sample", "response_format", "stop", "temperature", "thinking", "tool_choice", "top_p"}),
     # Preserved thinking wants every reasoning back, in every turn; this profile sends that of tool turns.
     unsupported=frozenset({"thinking.clear_thinking"}),
-    codes={
+    codes={  # all of them from _CODES
         "1113": ErrorClass.QUOTA,
         "1120": ErrorClass.TRANSPORT,
         "1234": ErrorClass.TRANSPORT,
@@ -31,13 +31,19 @@ ZHIPU = Profile(
         "1313": ErrorClass.QUOTA,
     },
     facts=(
-        Fact("error codes: 1261 prompt too long, 1113 no balance (with status 429), 1302 too many at once …", _CODES),
+        Fact(
+            "1261 prompt too long; 1301 sensitive content; 1302, 1303, 1305, 1312 too many or too busy; 1120 and 1234"
+            " account or network out of reach; 1113 no balance (with status 429); 1304, 1308, 1309, 1310, 1313 an"
+            " allowance that is used up, over or restricted",
+            _CODES,
+        ),
         Fact("reasoning_content must come back with the results of tools", _THINKING),
         Fact("preserved thinking (clear_thinking) wants all of it back and is off by default", _THINKING),
         Fact("parameters", "https://docs.z.ai/guides/overview/concept-param"),
+        Fact("the same parameters and both addresses, in its own SDK", "https://github.com/zai-org/z-ai-sdk-python"),
         Fact(
-            "takes several system messages, also in the middle",
-            "https://github.com/can1357/oh-my-pi/issues/958",
+            "the chat template of its models renders a system message wherever it stands",
+            "https://github.com/ggml-org/llama.cpp/blob/master/models/templates/GLM-4.6.jinja",
         ),
     ),
 )

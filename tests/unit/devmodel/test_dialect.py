@@ -79,7 +79,7 @@ def test_models_are_listed_with_what_the_script_says_of_them_and_props_are_serve
 
 
 def test_a_dialect_holds_for_requests_of_responses_too() -> None:
-    dialect = {"parameters": ["temperature"], "wants_reasoning": "in_tool_turns", "mid_system": False}
+    dialect = {"parameters": ["temperature"], "mid_system": False}
     script = parse_script({"schema_version": 1, "dialect": dialect, "turns": [{"answer": {"text": "fine"}}]})
     call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
     result = {"type": "function_call_output", "call_id": "c", "output": "x"}
@@ -90,3 +90,25 @@ def test_a_dialect_holds_for_requests_of_responses_too() -> None:
         assert "Unknown parameter: 'seed'" in httpx.post(url, json={**body, "seed": 1}, timeout=20).text
         late = {**body, "input": [USER, SYSTEM]}
         assert "System message must be at the beginning." in httpx.post(url, json=late, timeout=20).text
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_dialect_that_wants_reasoning_back_says_whether_responses_must_bring_it_sealed(sealed: bool) -> None:
+    turns = [
+        {"when": {"assistant_turns": 0}, "answer": {"reasoning": "hm", "tool_calls": [{"name": "f"}]}},
+        {"answer": {"text": "fine"}},
+    ]
+    dialect = {"wants_reasoning": "in_tool_turns", "sealed_reasoning": sealed}
+    script = parse_script({"schema_version": 1, "dialect": dialect, "turns": turns})
+    asked = {"model": "m", "store": False, "include": ["reasoning.encrypted_content"]}
+    with DevModel(script) as model:
+
+        def answered(*items: dict[str, Any]) -> httpx.Response:
+            return httpx.post(f"{model.base_url}/responses", json={**asked, "input": [USER, *items]}, timeout=20)
+
+        thought, call = answered().json()["output"]
+        result = {"type": "function_call_output", "call_id": call["call_id"], "output": "x"}
+        assert answered(thought, call, result).status_code == 200
+        named = {name: thought[name] for name in ("type", "id", "summary")}
+        assert "reasoning is missing in front of the calls" in answered(call, result).text
+        assert ("encrypted reasoning is missing" in answered(named, call, result).text) == sealed

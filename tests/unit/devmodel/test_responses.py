@@ -155,6 +155,29 @@ def test_reasoning_is_sealed_for_those_who_ask() -> None:
     assert sealed["encrypted_content"].startswith("sealed-")
 
 
+def test_a_seal_opens_for_the_model_that_made_it_as_it_was_given_and_for_nobody_else() -> None:
+    thought, said = events(served({"reasoning": "hm", "text": "x"}, include=["reasoning.encrypted_content"]))[-1][
+        "response"
+    ]["output"]
+    other = {"summary": [{"type": "summary_text", "text": "another"}]}
+    with DevModel(parse_script({"schema_version": 1, "turns": [{"answer": {"text": "y"}}]})) as server:
+
+        def answered(model: str, *items: dict[str, Any]) -> httpx.Response:
+            body = {"model": model, "input": [USER, *items, USER]}
+            return httpx.post(f"{server.base_url}/responses", json=body, timeout=20)
+
+        assert answered("m", thought, said).status_code == 200
+        for model, item in (("n", thought), ("m", {**thought, **other}), ("m", {**thought, "id": "rs_other"})):
+            refused = answered(model, item, said)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_encrypted_content")
+
+
+@pytest.mark.parametrize("behind", [(), (USER,), (OUTPUT,)])
+def test_reasoning_that_leads_to_nothing_is_refused(behind: tuple[dict[str, Any], ...]) -> None:
+    with pytest.raises(ChatRequestError, match="'rs_1' of type 'reasoning' was provided without its required"):
+        request(THOUGHT, *behind)
+
+
 @pytest.mark.parametrize("omitted", ["role", "finish", "usage"])
 def test_what_a_script_omits_is_not_told(omitted: str) -> None:
     told = events(served({"text": "x", "omit": [omitted]}))

@@ -35,6 +35,7 @@ def test_the_table_of_the_page_is_the_table_of_profiles() -> None:
             ReasoningReplay.ALWAYS: ("always",),
         }
         assert reasoning.startswith(said[profile.reasoning_replay])
+        assert ("sealed if asked" in reasoning) == (profile.encrypted_replay is not None)
         assert ("empty too" in reasoning) == profile.reasoning_if_empty
         assert limit == f"`{profile.output_limit_field}`"
 
@@ -44,7 +45,7 @@ def test_every_flag_and_every_class_of_errors_is_on_the_page() -> None:
     assert {one for one in ErrorClass if f"`{one}`" not in PAGE} == set()
 
 
-@pytest.mark.parametrize("example", re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL), ids=("a", "b"))
+@pytest.mark.parametrize("example", re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL), ids=("a", "b", "c"))
 def test_every_example_of_the_page_can_be_published(example: str) -> None:
     models: dict[str, Any] = yaml.safe_load(example)
     agent = {"id": "example", "prompt": "Answer.", "model": "main"}

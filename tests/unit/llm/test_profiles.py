@@ -15,14 +15,14 @@ from agentloom_worker.context.view import View
 from agentloom_worker.domain.model import Executed, Message, MessageCall, ReasoningItem, Role, ToolSchema
 from agentloom_worker.domain.policy import RetryClass
 from agentloom_worker.domain.release import load_release
-from agentloom_worker.errors import Code, ReleaseInvalidError
+from agentloom_worker.errors import Code, ReleaseInvalidError, RunError
 from agentloom_worker.llm.adapters import ADAPTERS, AdapterPorts, Adapters
 from agentloom_worker.llm.adapters.openai_chat import OpenAIChatAdapter
 from agentloom_worker.llm.assembly import ProviderReportedError
 from agentloom_worker.llm.chat_assembly import ChatAssembly
 from agentloom_worker.llm.chat_encoding import RESERVED_PARAMETERS, ChatEncoding
 from agentloom_worker.llm.http_failures import failure_of_frame, failure_of_status
-from agentloom_worker.llm.profiles import PROFILES, ErrorClass, Profile, custom_profile
+from agentloom_worker.llm.profiles import PROFILES, ErrorClass, Profile, ReasoningReplay, custom_profile
 from agentloom_worker.llm.responses_assembly import ResponsesAssembly
 from agentloom_worker.runtime.publish import resolve_release
 from agentloom_worker.wire.release import DialectDocument
@@ -95,6 +95,42 @@ def test_a_profile_is_complete_and_names_its_sources(name: str) -> None:
     assert profile.base_url is None or re.fullmatch(r"https?://[^/?]+(/[^?]*[^/?])?", profile.base_url)
     assert {dotted.split(".")[0] for dotted in profile.unsupported} <= (profile.parameters or frozenset())
     assert not profile.models or all(known.context_window_tokens for known in profile.models)
+
+
+# Whose word counts: a provider's pages, and the repositories of its own people. Model makers publish their templates
+# as part of the models; those that are read here are the copies that llama.cpp keeps.
+_TEMPLATES = "https://github.com/ggml-org/llama.cpp/blob/master/models/templates/"
+_ALIBABA = ("https://help.aliyun.com/", "https://www.alibabacloud.com/help/", "https://docs.qwencloud.com/")
+OWN = {
+    "openai": ("https://developers.openai.com/", "https://github.com/openai/"),
+    "azure-openai": ("https://learn.microsoft.com/",),
+    "openrouter": ("https://openrouter.ai/docs/", "https://github.com/OpenRouterTeam/"),
+    "deepseek": ("https://api-docs.deepseek.com/", "https://huggingface.co/deepseek-ai/"),
+    "zhipu": ("https://docs.bigmodel.cn/", "https://docs.z.ai/", "https://github.com/zai-org/", _TEMPLATES + "GLM-"),
+    "dashscope": (*_ALIBABA, "https://github.com/dashscope/"),
+    "minimax": (
+        "https://platform.minimax.io/docs/",
+        "https://github.com/MiniMax-AI/",
+        _TEMPLATES + "unsloth-MiniMax-",
+    ),
+    "moonshot": (
+        "https://platform.kimi.ai/docs/",
+        "https://platform.moonshot.ai/docs/",
+        "https://www.kimi.com/code/docs/",
+        "https://github.com/MoonshotAI/",
+    ),
+    "vllm": ("https://docs.vllm.ai/", "https://github.com/vllm-project/vllm/"),
+    "llama-cpp": ("https://github.com/ggml-org/llama.cpp/",),
+    "ollama": ("https://docs.ollama.com/", "https://github.com/ollama/ollama/"),
+    "litellm-proxy": ("https://docs.litellm.ai/", "https://github.com/BerriAI/litellm/"),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("generic", "custom")])
+def test_facts_stand_on_the_word_of_the_provider_itself(name: str) -> None:
+    profile = PROFILES[name]
+    sources = [fact.source for fact in profile.facts] + [known.source for known in profile.models]
+    assert [source for source in sources if not source.startswith(OWN[name])] == []
 
 
 def test_the_bytes_of_a_version_of_a_profile_never_change() -> None:
@@ -239,6 +275,78 @@ def test_custom_sends_the_reasoning_of_responses_back_as_it_says() -> None:
     assert b'"reasoning_content":"so it is"' in chat and b"sealed" not in chat
 
 
+SEALING = [name for name in NAMES if PROFILES[name].encrypted_replay is not None]
+
+
+def test_encrypted_reasoning_is_carried_where_a_provider_documents_it() -> None:
+    assert SEALING == ["openai", "azure-openai", "ollama"]
+    for name in SEALING:
+        profile = PROFILES[name]
+        assert "openai-responses" in (profile.protocols or ())
+        assert any("encrypted_content" in fact.text for fact in profile.facts)
+        assert (profile.encrypted_reasoning, profile.reasoning_replay) == (False, ReasoningReplay.NEVER)
+
+
+@pytest.mark.parametrize("name", SEALING)
+def test_S07_a_release_turns_encrypted_reasoning_on_and_it_stands_in_every_hash(name: str) -> None:
+    plain, off, on = (
+        bound(protocol="openai-responses", profile=name, encrypted_reasoning=said) for said in (None, False, True)
+    )
+    assert [model.encrypted_reasoning for model in (plain, off, on)] == [False, False, True]
+    item = ReasoningItem(item_id="rs_1", summary=("so",), encrypted="sealed", before_call=0)
+    said = Message(Role.ASSISTANT, "", (MessageCall("c", "f", "{}"),), reasoning_items=(item,))
+    made = []
+    adapters = Adapters(AdapterPorts(SystemClock()))
+    for model in (plain, on):
+        adapter = adapters.of(model.protocol, model.profile, encrypted_reasoning=model.encrypted_reasoning)
+        assert adapter is not None
+        made.append(
+            (adapter.version, adapter.encode_parameters(PARAMETERS), json.loads(b"[%b]" % adapter.encode_message(said)))
+        )
+    (version, parameters, items), (other_version, other_parameters, other_items) = made
+    assert (version, other_version) == (f"openai-responses@1/{name}@1", f"openai-responses@1/{name}+encrypted@1")
+    assert b"include" not in parameters and b'"include":["reasoning.encrypted_content"]' in other_parameters
+    assert other_items == [
+        {
+            "type": "reasoning",
+            "id": "rs_1",
+            "summary": [{"type": "summary_text", "text": "so"}],
+            "encrypted_content": "sealed",
+        },
+        *items,
+    ]
+
+
+def test_a_release_that_does_not_ask_freezes_to_the_same_bytes_as_ever() -> None:
+    bodies = []
+    for more in ({}, {"encrypted_reasoning": False}, {"encrypted_reasoning": True}):
+        main = {"protocol": "openai-responses", "profile": "openai", "base_url": URL, **more}
+        bodies.append(resolve_release(release_document(models={"main": main})).body)
+    assert bodies[0] == bodies[1] and b"encrypted_reasoning" not in bodies[0]
+    assert json.loads(bodies[2])["models"]["main"]["encrypted_reasoning"] is True
+
+
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [
+        ({"profile": "openai"}, "MODEL_FEATURE_UNSUPPORTED: there is encrypted reasoning in openai-responses alone"),
+        ({"profile": "deepseek"}, "MODEL_FEATURE_UNSUPPORTED: profile deepseek knows of no encrypted reasoning"),
+        ({"protocol": "openai-responses"}, "MODEL_FEATURE_UNSUPPORTED: profile generic knows of no encrypted"),
+        ({"protocol": "openai-responses", "profile": "custom"}, "of `profile: custom` stands in its `dialect`"),
+    ],
+)
+def test_encrypted_reasoning_is_refused_where_nobody_documents_it(model: dict[str, Any], text: str) -> None:
+    found = problems(**model, encrypted_reasoning=True)
+    assert list(found) == ["/models/main/encrypted_reasoning"]
+    assert found["/models/main/encrypted_reasoning"].startswith(text)
+
+
+def test_an_adapter_for_what_no_profile_carries_is_refused() -> None:
+    with pytest.raises(RunError) as caught:
+        Adapters(AdapterPorts(SystemClock())).of("openai-responses", "vllm", encrypted_reasoning=True)
+    assert caught.value.code == Code.MODEL_FEATURE_UNSUPPORTED
+
+
 def test_other_flags_are_another_version_and_custom_without_flags_is_the_plain_protocol() -> None:
     plain, other = bound(profile="custom"), bound(profile="custom", dialect={"mid_system": False})
     profiles = custom_profile(plain.dialect), custom_profile(other.dialect)
@@ -326,6 +434,11 @@ def test_adapters_are_made_once_and_only_for_what_is_known() -> None:
         ("openrouter", 400, {"code": "context_length_exceeded"}, Code.MODEL_CONTEXT_LENGTH_EXCEEDED, None),
         ("deepseek", 503, {}, Code.MODEL_PROVIDER_ERROR, RetryClass.TRANSPORT),
         ("minimax", 500, {"code": "1004"}, Code.MODEL_REQUEST_REJECTED, None),
+        ("minimax", 500, {"code": "1008"}, Code.MODEL_RATE_LIMITED, None),
+        ("minimax", 200, {"code": "1024"}, Code.MODEL_PROVIDER_ERROR, RetryClass.TRANSPORT),
+        ("dashscope", 400, {"code": "DataInspectionFailed"}, Code.MODEL_CONTENT_FILTERED, None),
+        # It may be a flagged input as well as a missing permission: no code says which.
+        ("openrouter", 403, {"code": 403}, Code.MODEL_REQUEST_REJECTED, None),
     ],
 )
 def test_D23_the_codes_of_a_provider_decide_before_the_common_tables(
