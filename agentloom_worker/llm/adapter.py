@@ -98,8 +98,8 @@ class AttemptContext:
     `deadline_s` None means `limits.RUN_DEADLINE_S`: no wait is without a bound. `idle_timeout_s` starts with
     the first output; None switches it off. `on_sent` is called once, just before the first byte of the
     request is written. `on_first_output` is called at most once, by the reading thread, before the next
-    fragment is handled. What either raises closes the stream and leaves `stream_once` unchanged. `recording` is
-    given to the call's watch and takes down what arrives.
+    fragment is handled. What either raises closes the stream and leaves `stream_once` unchanged. `recording`
+    takes down what is read.
     """
 
     deadline_s: float | None
