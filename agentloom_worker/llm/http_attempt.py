@@ -31,7 +31,7 @@ from agentloom_worker.http.decoding import iter_decoded
 from agentloom_worker.http.redaction import redact
 from agentloom_worker.http.transport import WATCH_EXTENSION, ResponseBody, WatchedTransport
 from agentloom_worker.http.watch import CallInterrupted, CallWatch, Limit, LimitExpired
-from agentloom_worker.llm.adapter import AttemptContext, ModelCall
+from agentloom_worker.llm.adapter import AttemptContext, DeliveryStoppedError, ModelCall
 from agentloom_worker.llm.assembly import (
     Assembly,
     IncompleteAnswerError,
@@ -113,6 +113,8 @@ class ModelHttp:
         forget = attempt.cancellation.on_cancel(watch.interrupt)
         try:
             return self._exchange(exchange)
+        except DeliveryStoppedError:
+            return Cancelled(exchange.assembly.partial(), sent=True)
         except httpx.TransportError as error:
             return _broken(exchange, error)
         except IncompleteAnswerError as error:

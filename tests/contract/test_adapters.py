@@ -35,6 +35,7 @@ from agentloom_worker.domain.model import (
 from agentloom_worker.domain.policy import RetryClass
 from agentloom_worker.errors import Code, PersistenceUnavailableError, RunError
 from agentloom_worker.http.recording import Recording
+from agentloom_worker.llm.adapter import DeliveryStoppedError
 from agentloom_worker.llm.profiles import ErrorClass, Profile
 from agentloom_worker.secrecy import REDACTED
 from tests.contract.model_adapters import (
@@ -49,7 +50,16 @@ from tests.contract.model_adapters import (
     stream_of,
     told,
 )
-from tests.unit.http.raw_server import LAST_CHUNKED_HEAD, STREAM_HEAD, WAIT_S, bytes_of, chunked, serving
+from tests.unit.http.raw_server import (
+    CHUNKED_HEAD,
+    LAST_CHUNKED_HEAD,
+    STREAM_HEAD,
+    WAIT_S,
+    Exchange,
+    bytes_of,
+    chunked,
+    serving,
+)
 from tests.unit.llm.calls import SECRET, Attempt, completed, failed, once
 
 pytestmark = pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -388,6 +398,28 @@ def test_a_receipt_that_cannot_be_saved_closes_the_stream(protocol: str) -> None
             once(new_adapter(protocol), model.base_url, Attempt(on_first_output=fail))
         assert model.wait_until(lambda requests: requests[0].client_gone), "the stream was left open"
     assert caught.value is error
+
+
+@pytest.mark.parametrize("story", sorted(STORIES))
+def test_C07_a_delivery_that_is_stopped_closes_the_stream_and_leaves_what_had_come(protocol: str, story: str) -> None:
+    """Also where the whole answer is there: nothing makes a response of it any more."""
+
+    def stop(output: FirstOutput) -> None:
+        raise DeliveryStoppedError
+
+    body = stream_of(protocol, STORIES[story])
+
+    def whole_and_open(exchange: Exchange) -> None:
+        exchange.send(CHUNKED_HEAD + chunked(body))
+        exchange.wait_for_end()
+
+    attempt = Attempt(on_first_output=stop)
+    with serving(whole_and_open) as server:
+        outcome = once(new_adapter(protocol), server.base_url, attempt)
+        assert server.ended.wait(WAIT_S), "the stream was left open"
+    assert isinstance(outcome, Cancelled) and outcome.sent
+    assert outcome.partial.empty is (story == "empty")
+    assert len(attempt.first_outputs) == 1 and not attempt.cancellation.cancelled
 
 
 def test_D23_each_attempt_is_one_request_and_hands_on_what_retry_after_says(protocol: str) -> None:
