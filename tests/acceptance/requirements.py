@@ -476,6 +476,7 @@ REQUIREMENTS = {
             "acceptance/test_durability.py::test_D22_a_workers_wrong_clock_takes_no_claim_over_and_loses_none",
             "integration/test_races_claims.py::test_D22_a_worker_whose_clock_is_wrong_takes_nothing_over_early",
             "integration/test_races_claims.py::test_D22_processes_with_different_clocks_agree_on_what_is_due",
+            "unit/llm/test_http_failures.py::test_D22_a_date_without_a_zone_is_no_date_of_this_machines_zone",
             "unit/llm/test_http_failures.py::test_D22_a_date_is_compared_with_the_answers_own_clock",
         ),
     ),
@@ -484,6 +485,9 @@ REQUIREMENTS = {
         "all",
         (
             "acceptance/test_provider.py::test_D23_a_wait_beyond_the_deadline_ends_the_run_at_once",
+            "acceptance/test_provider.py::test_D23_a_wish_beyond_all_bounds_ends_the_run_at_once",
+            "acceptance/test_provider.py::test_D23_an_odd_wish_is_kept_as_far_as_it_is_one_and_is_the_policys_wait_otherwise",
+            "unit/llm/test_http_failures.py::test_D23_whatever_the_header_says_the_wait_is_bounded",
             "acceptance/test_provider.py::test_D23_each_attempt_is_one_request_and_the_wait_grows_with_jitter",
             "acceptance/test_provider.py::test_D23_no_slot_is_held_while_a_run_waits_for_its_provider",
             "acceptance/test_provider.py::test_D23_retry_after_is_kept_exactly_plus_at_most_the_first_delay",
