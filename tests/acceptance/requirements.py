@@ -54,6 +54,7 @@ REQUIREMENTS = {
         "seed 004, 14.4",
         "all",
         (
+            "acceptance/test_attempt_states.py::test_C07_only_a_first_output_ends_its_limit",
             "acceptance/test_inputs.py::test_C07_what_is_no_output_delivers_nothing_and_an_empty_answer_delivers",
             "acceptance/test_receipt.py::test_C07_a_receipt_that_cannot_be_saved_ends_the_delivery_and_closes_the_stream",
             "acceptance/test_receipt.py::test_C07_R11_receipts_that_are_always_refused_end_the_role_by_the_policy",
@@ -421,6 +422,8 @@ REQUIREMENTS = {
         "CASES",
         "all",
         (
+            "acceptance/test_attempt_states.py::test_D17_a_stop_ends_an_attempt_in_every_state",
+            "acceptance/test_attempt_states.py::test_D17_what_is_ended_before_its_send_sends_nothing",
             "acceptance/test_stopping.py::test_D17_a_queued_run_is_cancelled_by_its_row_alone",
             "acceptance/test_stopping.py::test_D17_a_stop_closes_the_stream_frees_the_slot_and_survives_a_restart_of_everything",
             "acceptance/test_stopping.py::test_D17_a_stop_while_a_retry_waits_ends_the_run_and_nothing_is_sent_again",
@@ -606,6 +609,7 @@ REQUIREMENTS = {
         "CASES",
         "all",
         (
+            "acceptance/test_attempt_states.py::test_S02_an_end_of_the_connection_fails_an_attempt_in_every_state",
             "acceptance/test_streams.py::test_S02_a_stream_that_never_ends_well_fails_the_run_with_an_unknown_outcome",
             "acceptance/test_streams.py::test_S02_a_stream_without_its_last_frames_is_sent_again_and_never_joined",
             "contract/test_adapters.py::test_S02_a_connection_that_ends_at_any_byte_is_incomplete",
@@ -733,6 +737,8 @@ REQUIREMENTS = {
         "CASES",
         "all",
         (
+            "acceptance/test_attempt_states.py::test_S10_the_idle_limit_begins_with_the_first_output",
+            "acceptance/test_attempt_states.py::test_S10_the_deadline_ends_an_attempt_in_every_state",
             "acceptance/test_streams.py::test_S10_a_compressed_stream_is_read_like_any_other",
             "acceptance/test_streams.py::test_S10_a_stream_that_stalls_ends_by_the_idle_limit_and_is_sent_again",
             "acceptance/test_streams.py::test_S10_a_web_page_in_place_of_a_stream_fails_the_run_and_none_of_it_is_shown",
