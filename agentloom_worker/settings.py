@@ -123,9 +123,9 @@ class FleetSettings(BaseSettings):
         max_length=4096,
         description="At most so many model attempts at once at an endpoint, over the whole fleet: ENDPOINT=NUMBER, "
         "separated by blanks, as in `api.example.com=40 10.0.0.7:8000=8 *=100`. The endpoint is host and port as "
-        "in the release's base_url; `*` is each of the others. Rows that find no place wait, uncounted. Counted in "
-        "the Redis of the leases: without one each process counts its own, and while it is away nobody does. The "
-        "same in every process.",
+        "in the release's base_url, where the scheme's own port may be left out; `*` is each of the others. Rows "
+        "that find no place wait, uncounted. Counted in the Redis of the leases: without one each process counts "
+        "its own, and while it is away nobody does. The same in every process.",
     )
     model_requests_per_minute: str = Field(
         default="",

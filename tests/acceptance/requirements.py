@@ -468,6 +468,7 @@ REQUIREMENTS = {
         (
             "integration/test_chaos.py::test_D03_D04_D08_D11_D21_every_run_succeeds_whatever_is_killed_flushed_stopped_restarted_or_drained",
             "integration/test_fleet_cases.py::test_D04_D21_all_slots_are_busy_again_soon_after_redis_has_lost_everything",
+            "integration/test_redis_away.py::test_D21_places_that_a_flush_lost_are_taken_again_by_those_who_hold_them",
             "integration/test_redis_away.py::test_D21_flushed_redis_knows_nothing_and_serves_on",
             "soak/test_fleet_soak.py::test_D03_D04_D08_D11_D21_a_minute_of_everything_at_once_loses_nothing",
         ),
