@@ -123,9 +123,9 @@ class FleetSettings(BaseSettings):
         max_length=4096,
         description="At most so many model attempts at once at an endpoint, over the whole fleet: ENDPOINT=NUMBER, "
         "separated by blanks, as in `api.example.com=40 10.0.0.7:8000=8 *=100`. The endpoint is host and port as "
-        "in the release's base_url; `*` is each of the others. Rows that find no place wait, uncounted. Counted in "
-        "the Redis of the leases: without one each process counts its own, and while it is away nobody does. The "
-        "same in every process.",
+        "in the release's base_url, where the scheme's own port may be left out; `*` is each of the others. Rows "
+        "that find no place wait, uncounted. Counted in the Redis of the leases: without one each process counts "
+        "its own, and while it is away nobody does. The same in every process.",
     )
     model_requests_per_minute: str = Field(
         default="",
@@ -143,8 +143,9 @@ class FleetSettings(BaseSettings):
     keep_transport: Literal["unusual", "all"] = Field(
         default="unusual",
         description="Of which model attempts the received bytes are kept, compressed, for `agentloom request --raw`: "
-        "those that failed, were cut off or ended oddly, or all. An ordinary answer says no more than its response; "
-        "its stream of small frames can cost the database as much again as the rest of its loop.",
+        "those that failed, were cut off or ended oddly, or all. They end where the reading stopped, behind the "
+        "final frame or the fault, and are unpacked where they came packed. An ordinary answer says no more than its "
+        "response; its stream of small frames can cost the database as much again as the rest of its loop.",
     )
     drain_s: float = Field(
         default=limits.DRAIN_S,

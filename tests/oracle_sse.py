@@ -12,34 +12,58 @@ _LINE_END = re.compile("\r\n|\r|\n")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The data of each whole event before the first fault; `pending` says nothing behind one."""
+    """The data of each whole event before the first fault; `pending` says nothing behind one.
+
+    `ends` are the positions behind them, and behind the fault where there is one.
+    """
 
     events: tuple[str, ...]
     faulty: bool
     pending: bool
+    ends: tuple[int, ...] = ()
 
 
 def read(body: bytes, *, event_max: int, stream_max: int) -> Reading:
     """The meaning of a whole body."""
     text, broken, cut = _decode(body[:stream_max])
+    broken_at = _broken_at(body[:stream_max]) if broken else stream_max
     broken = broken or len(body) > stream_max
-    *lines, rest = _LINE_END.split(text.removeprefix("\ufeff"))
     events: list[str] = []
+    ends: list[int] = []
     data: list[str] = []
     size = 0
-    for line in lines:
+    start = len("\ufeff") if text.startswith("\ufeff") else 0
+    while (found := _LINE_END.search(text, start)) is not None:
+        line, line_start, start = text[start : found.start()], start, found.end()
         if size + len(line) > event_max:
-            return Reading(tuple(events), True, False)
+            ends.append(len(text[: line_start + event_max - size + 1].encode()))
+            return Reading(tuple(events), True, False, tuple(ends))
         field, _, value = line.partition(":")
         if not line:
             if "".join(data):
                 events.append("\n".join(data))
+                ends.append(len(text[: found.start() + 1].encode()))
             data, size = [], 0
         elif field == "data":
             data.append(value.removeprefix(" "))
             size += len(line)
-    faulty = broken or size + len(rest) > event_max
-    return Reading(tuple(events), faulty, not faulty and (cut or bool(data or rest)))
+    rest = text[start:]
+    too_large = size + len(rest) > event_max
+    if too_large:
+        ends.append(len(text[: start + event_max - size + 1].encode()))
+    elif broken:
+        ends.append(broken_at)
+    faulty = broken or too_large
+    return Reading(tuple(events), faulty, not faulty and (cut or bool(data or rest)), tuple(ends))
+
+
+def _broken_at(body: bytes) -> int:
+    """Behind the bytes that no character begins with."""
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        return error.end
+    raise AssertionError("these bytes are a text")
 
 
 def _decode(body: bytes) -> tuple[str, bool, bool]:

@@ -18,7 +18,7 @@ class Loss(StrEnum):
 
 
 class Proxy:
-    """Forwards every connection; `lose` breaks the next connection on which `marker` is sent."""
+    """Forwards every connection; `lose` breaks the next connections on which `marker` is sent."""
 
     def __init__(self, database_url: str) -> None:
         self._server = make_url(database_url)
@@ -26,16 +26,17 @@ class Proxy:
         self._lock = threading.Lock()
         self._marker = b""
         self._loss: Loss | None = None
+        self._times = 0
         self._sockets: list[socket.socket] = []
         self.lost = 0
         port = self._listener.getsockname()[1]
         self.url = self._server.set(host="127.0.0.1", port=port).render_as_string(hide_password=False)
         threading.Thread(target=self._accept, name="proxy", daemon=True).start()
 
-    def lose(self, loss: Loss, marker: bytes) -> None:
-        """Break one connection at the next message that holds `marker`."""
+    def lose(self, loss: Loss, marker: bytes, *, times: int = 1) -> None:
+        """Break one connection at each of the next `times` messages that hold `marker`."""
         with self._lock:
-            self._loss, self._marker = loss, marker
+            self._loss, self._marker, self._times = loss, marker, times
 
     def cut(self) -> None:
         """Break every connection that stands, of a database or of HTTP; new ones are taken."""
@@ -85,7 +86,10 @@ class Proxy:
         with self._lock:
             if self._loss is None or self._marker not in data:
                 return None
-            loss, self._loss = self._loss, None
+            loss = self._loss
+            self._times -= 1
+            if not self._times:
+                self._loss = None
             self.lost += 1
             return loss
 

@@ -190,11 +190,12 @@ class Partial:
     text: str = ""
     reasoning: str = ""
     calls: tuple[ResponseCall, ...] = ()
+    refusal: str = ""
 
     @property
     def empty(self) -> bool:
         """Nothing had arrived."""
-        return not (self.text or self.reasoning or self.calls)
+        return not (self.text or self.reasoning or self.calls or self.refusal)
 
 
 @dataclass(frozen=True, slots=True)

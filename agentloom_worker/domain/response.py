@@ -87,12 +87,13 @@ def encode_partial(partial: Partial) -> bytes | None:
     """What had arrived of a broken stream, for audit; None where nothing had."""
     if partial.empty:
         return None
-    return canonical_bytes(
-        {
-            "v": VERSION,
-            "complete": False,
-            "text": partial.text,
-            "reasoning": partial.reasoning,
-            "calls": _encode_calls(partial.calls),
-        }
-    )
+    document: dict[str, object] = {
+        "v": VERSION,
+        "complete": False,
+        "text": partial.text,
+        "reasoning": partial.reasoning,
+        "calls": _encode_calls(partial.calls),
+    }
+    if partial.refusal:
+        document["refusal"] = partial.refusal
+    return canonical_bytes(document)

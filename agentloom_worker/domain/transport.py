@@ -14,8 +14,9 @@ _LEVEL = 6
 class Transport:
     """The body of an attempt's answer as it came, without the credential, decoded where it was compressed.
 
-    `size_bytes` is what arrived. Of a large body the beginning and the end are kept: `omitted_bytes` stood at `cut_at`
-    of `body`. `withheld` says why the bytes are not kept at all; empty where they are.
+    `size_bytes` is what was read of it, up to where the reading stopped. Of a large body the beginning and the end are
+    kept: `omitted_bytes` stood at `cut_at` of `body`. `withheld` says why the bytes are not kept at all, empty where
+    they are.
     """
 
     status: int

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 
 from agentloom_worker import limits
@@ -9,6 +10,8 @@ from agentloom_worker import limits
 
 def retry_after_ms(headers: Mapping[str, str], wall_us: int) -> int | None:
     """The wish in `retry-after-ms` or `Retry-After` (seconds or an HTTP date), bounded; None without one.
+
+    What is neither a number nor a date is no wish, nor is a number below zero. A date that has passed asks for no wait.
 
     A date is compared with the answer's own `Date` where it has one, so that a wrong local clock (`wall_us`)
     changes nothing (CASES D22).
@@ -29,13 +32,15 @@ def retry_after_ms(headers: Mapping[str, str], wall_us: int) -> int | None:
 
 
 def _number(text: str | None) -> float | None:
-    if text is None or not re.fullmatch(r"\s*\d{1,12}(\.\d{1,9})?\s*", text, re.ASCII):
+    if text is None or not re.fullmatch(r"\s*\d+(\.\d+)?\s*", text, re.ASCII):
         return None
     return float(text)
 
 
 def _http_date_s(text: str) -> float | None:
     try:
-        return parsedate_to_datetime(text).timestamp()
+        found = parsedate_to_datetime(text)
+        # The forms of a date that name no zone mean UTC (RFC 9110, 5.6.7), not the zone of this machine.
+        return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         return None

@@ -20,7 +20,6 @@ import httpx
 from agentloom_worker import limits
 from agentloom_worker.clock import Clock
 from agentloom_worker.http.connection import SocketStream, dial
-from agentloom_worker.http.recording import Recording
 from agentloom_worker.http.watch import CallWatch
 
 WATCH_EXTENSION = "agentloom_watch"
@@ -79,11 +78,8 @@ class WatchedTransport(httpx.BaseTransport):
         except BaseException:
             connection.close()
             raise
-        body = ResponseBody(connection, answer, self._idle, watch.recording)
-        response = httpx.Response(answer.status, headers=answer.headers, stream=body)
-        if watch.recording is not None:
-            watch.recording.begin(response.status_code, response.headers)
-        return response
+        body = ResponseBody(connection, answer, self._idle)
+        return httpx.Response(answer.status, headers=answer.headers, stream=body)
 
     def close(self) -> None:
         """Close the idle connections; new ones are made when they are needed."""
@@ -106,15 +102,8 @@ class WatchedTransport(httpx.BaseTransport):
 class ResponseBody(httpx.SyncByteStream):
     """The body of one answer. Closing it gives the connection back, or ends it before the answer's end."""
 
-    def __init__(
-        self,
-        connection: _Connection,
-        answer: httpcore.Response,
-        idle: "_IdleConnections",
-        recording: Recording | None = None,
-    ) -> None:
+    def __init__(self, connection: _Connection, answer: httpcore.Response, idle: "_IdleConnections") -> None:
         self._connection = connection
-        self._recording = recording
         self._answer = answer
         self._idle = idle
         assert isinstance(answer.stream, Iterable)
@@ -126,9 +115,7 @@ class ResponseBody(httpx.SyncByteStream):
     def __iter__(self) -> Iterator[bytes]:
         with _as_httpx_errors():
             # `yield from` would close the chunks together with this generator.
-            for chunk in self._chunks:
-                if self._recording is not None:
-                    self._recording.take(chunk)
+            for chunk in self._chunks:  # noqa: UP028
                 yield chunk
         self._read_to_end = True
 

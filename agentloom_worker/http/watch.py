@@ -11,7 +11,6 @@ from enum import StrEnum
 import httpx
 
 from agentloom_worker.clock import Clock
-from agentloom_worker.http.recording import Recording
 
 
 class Limit(StrEnum):
@@ -42,11 +41,10 @@ class CallInterrupted(httpx.TransportError):
 class CallWatch:
     """Owned by the reading thread; only `interrupt` may come from elsewhere.
 
-    `on_sent` is what `before_send` calls. `sent` says whether the request may have left. `recording` is told what is
-    answered, by the transport.
+    `on_sent` is what `before_send` calls. `sent` says whether the request may have left.
     """
 
-    def __init__(self, clock: Clock, on_sent: Callable[[], None], recording: Recording | None = None) -> None:
+    def __init__(self, clock: Clock, on_sent: Callable[[], None]) -> None:
         self._clock = clock
         self._on_sent = on_sent
         self._ends: dict[Limit, float] = {}
@@ -56,7 +54,6 @@ class CallWatch:
         self._interrupted = False
         self._wake: Callable[[], None] | None = None
         self.sent = False
-        self.recording = recording
 
     def limit(self, which: Limit, duration_s: float) -> None:
         """Begin or replace a limit, counted from now."""

@@ -91,6 +91,10 @@ class ModelCall:
     last_message: bytes = field(default=b"", repr=False)
 
 
+class DeliveryStoppedError(Exception):
+    """The first output must not be gone on from: the attempt ends with what had come, and closes its stream."""
+
+
 @dataclass(frozen=True, slots=True)
 class AttemptContext:
     """The bounds and callbacks of one attempt. Durations count from the call of `stream_once`.
@@ -98,8 +102,9 @@ class AttemptContext:
     `deadline_s` None means `limits.RUN_DEADLINE_S`: no wait is without a bound. `idle_timeout_s` starts with
     the first output; None switches it off. `on_sent` is called once, just before the first byte of the
     request is written. `on_first_output` is called at most once, by the reading thread, before the next
-    fragment is handled. What either raises closes the stream and leaves `stream_once` unchanged. `recording` is
-    given to the call's watch and takes down what arrives.
+    fragment is handled. What either raises closes the stream and leaves `stream_once` unchanged, but for a
+    DeliveryStoppedError of `on_first_output`: then the outcome is Cancelled, with what had come. `recording` takes
+    down what is read.
     """
 
     deadline_s: float | None

@@ -135,7 +135,9 @@ class ChatAssembly:
 
     def partial(self) -> Partial:
         """What has arrived so far, for audit only."""
-        return Partial(join_deltas(self._text), join_deltas(self._reasoning), self._response_calls())
+        return Partial(
+            join_deltas(self._text), join_deltas(self._reasoning), self._response_calls(), join_deltas(self._refusal)
+        )
 
     def _take_envelope(self, frame: dict[str, Any]) -> None:
         usage = _usage(frame.get("usage"))

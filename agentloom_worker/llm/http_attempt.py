@@ -4,7 +4,7 @@ import functools
 import hashlib
 import json
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -31,7 +31,7 @@ from agentloom_worker.http.decoding import iter_decoded
 from agentloom_worker.http.redaction import redact
 from agentloom_worker.http.transport import WATCH_EXTENSION, ResponseBody, WatchedTransport
 from agentloom_worker.http.watch import CallInterrupted, CallWatch, Limit, LimitExpired
-from agentloom_worker.llm.adapter import AttemptContext, ModelCall
+from agentloom_worker.llm.adapter import AttemptContext, DeliveryStoppedError, ModelCall
 from agentloom_worker.llm.assembly import (
     Assembly,
     IncompleteAnswerError,
@@ -67,6 +67,19 @@ class _Exchange:
         self.attempt.on_first_output(FirstOutput(kind, kind is not FirstOutputKind.COMPLETE_FRAME))
         self.watch.start_idle(self.attempt.idle_timeout_s)
 
+    def pieces(self, response: httpx.Response, bytes_max: int) -> Iterator[bytes]:
+        """The body as `iter_decoded` gives it, taken down."""
+        recording = self.attempt.recording
+        for piece in iter_decoded(response, bytes_max):
+            if recording is not None:
+                recording.take(piece)
+            yield piece
+
+    def stop_at(self, position: int) -> None:
+        """Nothing of the body behind this place is read: what is taken down ends there, wherever chunks were cut."""
+        if self.attempt.recording is not None:
+            self.attempt.recording.stop_at(position)
+
 
 class ModelHttp:
     """Makes attempts at `{base_url}/{path}`. Shared by all threads of a process, with its connections.
@@ -92,7 +105,7 @@ class ModelHttp:
 
     def stream_once(self, request: ModelCall, attempt: AttemptContext) -> ModelOutcome:
         """As ModelAdapter says. Nothing is retried and no redirect is followed."""
-        watch = CallWatch(self._clock, attempt.on_sent, attempt.recording)
+        watch = CallWatch(self._clock, attempt.on_sent)
         deadline_s = limits.RUN_DEADLINE_S if attempt.deadline_s is None else attempt.deadline_s
         watch.limit(Limit.DEADLINE, deadline_s)
         watch.limit(Limit.FIRST_OUTPUT, attempt.first_output_timeout_s)
@@ -100,6 +113,8 @@ class ModelHttp:
         forget = attempt.cancellation.on_cancel(watch.interrupt)
         try:
             return self._exchange(exchange)
+        except DeliveryStoppedError:
+            return Cancelled(exchange.assembly.partial(), sent=True)
         except httpx.TransportError as error:
             return _broken(exchange, error)
         except IncompleteAnswerError as error:
@@ -128,6 +143,8 @@ class ModelHttp:
         response = self._transport.handle_request(_http_request(exchange, self._profile))
         try:
             exchange.answered = True
+            if exchange.attempt.recording is not None:
+                exchange.attempt.recording.begin(response.status_code, response.headers)
             if response.status_code != httpx.codes.OK:
                 return self._refused(exchange, response)
             kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -145,7 +162,8 @@ class ModelHttp:
         exchange.watch.limit(Limit.ERROR_BODY, limits.ERROR_BODY_TIMEOUT_S)
         body = bytearray()
         try:
-            for chunk in iter_decoded(response, limits.ERROR_BODY_BYTES_MAX):
+            exchange.stop_at(limits.ERROR_BODY_BYTES_MAX)
+            for chunk in exchange.pieces(response, limits.ERROR_BODY_BYTES_MAX):
                 body += chunk
                 if len(body) >= limits.ERROR_BODY_BYTES_MAX:
                     break
@@ -214,18 +232,26 @@ def _endpoint(base_url: str, path: str) -> httpx.URL:
 def _read_stream(exchange: _Exchange, response: httpx.Response, *, declared_stream: bool) -> ModelResponse:
     parser, digest, assembly = SseParser(), hashlib.sha256(), exchange.assembly
     events = 0
-    for chunk in iter_decoded(response, limits.STREAM_BYTES_MAX):
+    for chunk in exchange.pieces(response, limits.STREAM_BYTES_MAX):
+        before, number = parser.total_bytes, 0
+        try:
+            for number, payload in enumerate(parser.feed(chunk)):
+                if exchange.watch.interrupted:  # Nothing is handled after a cancellation, arrived or not.
+                    raise CallInterrupted()
+                events += 1
+                exchange.give_first_output(assembly.apply_payload(payload))
+                if assembly.complete:
+                    end = parser.end_of(number)
+                    exchange.stop_at(end)
+                    digest.update(chunk[: end - before])
+                    return _complete(exchange, response, digest.hexdigest(), end)
+        except SseProtocolError:
+            exchange.stop_at(parser.fault_at)
+            raise
+        except BaseException:
+            exchange.stop_at(parser.end_of(number))
+            raise
         digest.update(chunk)
-        for payload in parser.feed(chunk):
-            if exchange.watch.interrupted:  # Nothing is handled after a cancellation, arrived or not.
-                raise CallInterrupted()
-            events += 1
-            exchange.give_first_output(assembly.apply_payload(payload))
-            if assembly.complete:
-                body = response.stream
-                assert isinstance(body, ResponseBody)
-                body.mark_complete()
-                return _complete(exchange, response, digest.hexdigest(), parser.total_bytes)
     if not events and parser.total_bytes and not declared_stream:
         raise ModelProtocolError("the answer is no event stream")
     if not assembly.may_end or parser.pending:
@@ -235,7 +261,7 @@ def _read_stream(exchange: _Exchange, response: httpx.Response, *, declared_stre
 
 def _read_document(exchange: _Exchange, response: httpx.Response) -> ModelResponse:
     body = bytearray()
-    for chunk in iter_decoded(response, limits.SSE_EVENT_BYTES_MAX):
+    for chunk in exchange.pieces(response, limits.SSE_EVENT_BYTES_MAX):
         body += chunk
         if len(body) > limits.SSE_EVENT_BYTES_MAX:
             raise ModelProtocolError(f"the answer is larger than {limits.SSE_EVENT_BYTES_MAX} bytes")
@@ -253,9 +279,13 @@ def _read_document(exchange: _Exchange, response: httpx.Response) -> ModelRespon
 
 
 def _complete(exchange: _Exchange, response: httpx.Response, sha256: str, size_bytes: int) -> ModelResponse:
+    """The response of an answer that has its final frame. Its digest and size are those of the bytes up to there."""
     request_id = next((response.headers[name] for name in _REQUEST_ID_HEADERS if name in response.headers), None)
     result = exchange.assembly.response(request_id=request_id, transport_sha256=sha256, transport_bytes=size_bytes)
     exchange.give_first_output(FirstOutputKind.COMPLETE_FRAME)
+    body = response.stream
+    assert isinstance(body, ResponseBody)
+    body.mark_complete()
     return result
 
 

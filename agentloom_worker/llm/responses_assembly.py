@@ -184,7 +184,7 @@ class ResponsesAssembly:
 
     def partial(self) -> Partial:
         """As Assembly says."""
-        return Partial(self._text(_TEXT), self._reasoning(), self._calls())
+        return Partial(self._text(_TEXT), self._reasoning(), self._calls(), self._text(_REFUSAL))
 
     def _take_event(self, frame: dict[str, Any], kind: str) -> FirstOutputKind | None:
         match kind:

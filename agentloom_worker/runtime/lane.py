@@ -6,7 +6,9 @@ are leases in the fast path: what a process held that died falls free by itself,
 nothing.
 """
 
+import re
 import threading
+from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from agentloom_worker import limits
@@ -17,11 +19,33 @@ from agentloom_worker.leases import FastPath, Rate
 from agentloom_worker.runtime.ports import Chance, Ports
 
 ANY_ENDPOINT = "*"
+_DEFAULT_PORTS = {"http": "80", "https": "443"}
+_LAST_DOT = re.compile(r"\.(?=$|:)")
 
 
 def endpoint_of(base_url: str) -> str:
-    """Whom a lane is for: host and port as the address has them; all of an address without a host."""
-    return (urlsplit(base_url).netloc or base_url).lower()
+    """Whom a lane is for: host and port as the address has them; all of an address without a host.
+
+    Spellings of one address share a lane: case, a dot behind the host and the scheme's own port mean nothing. Another
+    name of the same host is another endpoint, for nobody here asks who stands behind a name.
+    """
+    address = urlsplit(base_url)
+    if not address.netloc:
+        return base_url.lower()
+    place = address.netloc.rpartition("@")[2].lower()
+    for own_port in (f":{_DEFAULT_PORTS.get(address.scheme, '')}", ":"):
+        place = place.removesuffix(own_port)
+    return _LAST_DOT.sub("", place)
+
+
+def _limit_of(limits_by_endpoint: Mapping[str, int], base_url: str) -> int | None:
+    """What an operator set for an endpoint, by its name or by its name with the scheme's own port; else for any."""
+    endpoint = endpoint_of(base_url)
+    spelt_out = f"{endpoint}:{_DEFAULT_PORTS.get(urlsplit(base_url).scheme, '')}"
+    for name in (endpoint, spelt_out, ANY_ENDPOINT):
+        if name in limits_by_endpoint:
+            return limits_by_endpoint[name]
+    return None
 
 
 class Lane:
@@ -60,12 +84,10 @@ class Lane:
 
 def open_lane(ports: Ports, base_url: str, claim: Claim) -> Lane | None:
     """The lane of an attempt, not taken yet; None where nobody limits its endpoint."""
-    lanes = ports.settings.model_lanes
-    endpoint = endpoint_of(base_url)
-    places = lanes.get(endpoint, lanes.get(ANY_ENDPOINT))
+    places = _limit_of(ports.settings.model_lanes, base_url)
     if places is None:
         return None
-    return Lane(ports.fast, endpoint, places, claim.token.hex, ports.settings.claim_ttl_ms)
+    return Lane(ports.fast, endpoint_of(base_url), places, claim.token.hex, ports.settings.claim_ttl_ms)
 
 
 class Share:
@@ -106,14 +128,14 @@ class Share:
 
 def open_share(ports: Ports, base_url: str, claim: Claim, body_bytes: int) -> Share | None:
     """The share of an attempt whose body has so many bytes, not taken yet; None where nobody limits its endpoint."""
-    settings, endpoint = ports.settings, endpoint_of(base_url)
-    requests = settings.model_requests.get(endpoint, settings.model_requests.get(ANY_ENDPOINT))
-    tokens = settings.model_tokens.get(endpoint, settings.model_tokens.get(ANY_ENDPOINT))
+    settings = ports.settings
+    requests = _limit_of(settings.model_requests, base_url)
+    tokens = _limit_of(settings.model_tokens, base_url)
     if requests is None and tokens is None:
         return None
     reserved = -(-body_bytes // limits.BYTES_PER_TOKEN)
     window_ms = int(1000 * settings.model_window_s)
-    return Share(ports.fast, endpoint, Rate(requests, tokens), claim.token.hex, reserved, window_ms)
+    return Share(ports.fast, endpoint_of(base_url), Rate(requests, tokens), claim.token.hex, reserved, window_ms)
 
 
 def pause_us(chance: Chance, waited_us: int) -> int:

@@ -34,11 +34,11 @@ from agentloom_worker.domain.operation import Attempt, AttemptState, Operation, 
 from agentloom_worker.domain.policy import RetryClass
 from agentloom_worker.domain.run import TicketState
 from agentloom_worker.domain.session import DeliveryState
-from agentloom_worker.errors import Code, InvariantError, SupersededError
+from agentloom_worker.errors import AgentloomError, Code, InvariantError, SupersededError
 from agentloom_worker.frozen import replace
 from agentloom_worker.http.credentials import CredentialError
 from agentloom_worker.http.recording import Recording
-from agentloom_worker.llm.adapter import AttemptContext, ModelCall, RequestBody
+from agentloom_worker.llm.adapter import AttemptContext, DeliveryStoppedError, ModelCall, RequestBody
 from agentloom_worker.runtime.commit import commit
 from agentloom_worker.runtime.lane import Lane, Share, open_lane, open_share, pause_us, window_pause_us
 from agentloom_worker.runtime.live import Live
@@ -128,18 +128,16 @@ def _stream(ports: Ports, slice_: Slice, live: Live, body: RequestBody, secret: 
     )
     fragments = slice_.view.length
     call = ModelCall(body, binding.base_url, fragments, slice_.view.last())
-    try:
-        outcome: ModelOutcome = adapter_of(ports, slice_.release).stream_once(call, context)
-    except SupersededError:
-        # The first output could not be committed: the claim is void, what came is a late fact (RULINGS R3).
+    outcome: ModelOutcome = adapter_of(ports, slice_.release).stream_once(call, context)
+    if isinstance(receiver.unsaved, SupersededError):
+        # The claim is void: what came is a late fact (RULINGS R3).
         live.cancel(CancelReason.SUPERSEDED)
-        outcome = Cancelled(Partial(), sent=True)
     faults.hit("effect.done", "attempt_model")
     # A server that echoes its request must not put a credential of ours into a row.
     secrets = known_secrets()
     clean = conceal_value(outcome, secrets)
     transport = take_down(ports, recording, clean, secrets, spelled=clean is not outcome)
-    return receiver.slice, ModelEnded(clean, live.cancellation.reason, transport)
+    return receiver.slice, ModelEnded(clean, live.cancellation.reason, transport, receiver.unsaved)
 
 
 def _checked_body(ports: Ports, slice_: Slice, operation: Operation) -> RequestBody:
@@ -159,15 +157,19 @@ def _checked_body(ports: Ports, slice_: Slice, operation: Operation) -> RequestB
 
 
 class _FirstOutputReceiver:
-    """Takes the first output in the reading thread: commits it at once where inputs wait for it (R2)."""
+    """Takes the first output in the reading thread: commits it at once where inputs wait for it (R2).
+
+    `unsaved` is why it could not be committed. Then nothing of it was delivered, as far as this process knows.
+    """
 
     def __init__(self, ports: Ports, slice_: Slice, live: Live) -> None:
         self._ports = ports
         self._live = live
         self.slice = slice_
+        self.unsaved: AgentloomError | None = None
 
     def take(self, first: FirstOutput) -> None:
-        """Note it on the attempt; a failure to commit it closes the stream (the adapter lets it through)."""
+        """Note it on the attempt. Raises DeliveryStoppedError where it could not be committed."""
         slice_ = self.slice
         attempt, operation = slice_.attempt, slice_.operation
         assert attempt is not None and operation is not None, "a stream has an attempt"
@@ -180,7 +182,14 @@ class _FirstOutputReceiver:
             and pending.delivery.operation_id == operation.operation_id
         ]
         if waiting:
-            slice_ = self._deliver(slice_, attempt, noted)
+            try:
+                slice_ = self._deliver(slice_, attempt, noted)
+            except AgentloomError as error:
+                self.unsaved = error
+                if not isinstance(error, SupersededError):
+                    # What stands in memory alone is no receipt (seed 004, 3.3).
+                    self.slice = slice_
+                raise DeliveryStoppedError from error
         self.slice = replace(slice_, attempt=noted)
         faults.hit("first_output.saved", "attempt_model")
 

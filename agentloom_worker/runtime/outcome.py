@@ -6,18 +6,21 @@ from enum import StrEnum
 from agentloom_worker.cancellation import CancelReason
 from agentloom_worker.domain.capability import ToolResult
 from agentloom_worker.domain.model import ModelOutcome
+from agentloom_worker.errors import AgentloomError
 
 
 @dataclass(frozen=True, slots=True)
 class ModelEnded:
     """A model attempt that this process made. `reason` says who cancelled it, if anybody did.
 
-    `transport` is what it received, encoded, where that is to be kept (runtime/transport.py).
+    `transport` is what it received, encoded, where that is to be kept (runtime/transport.py). `unsaved` is why the
+    receipt of its first output was not saved, where that ended it: what had come is material and no more (R2).
     """
 
     outcome: ModelOutcome
     reason: CancelReason | None
     transport: bytes | None = None
+    unsaved: AgentloomError | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,8 +211,10 @@ class StepRunner:
             return None
         fresh = slice_
         try:
-            if live.claim.step == "attempt_call" and slice_.batch is not None and slice_.batch.size > 1:
-                # Siblings settle meanwhile; whether this one is the last is decided on fresh rows.
+            siblings = live.claim.step == "attempt_call" and slice_.batch is not None and slice_.batch.size > 1
+            if siblings or (isinstance(outcome, ModelEnded) and outcome.unsaved is not None):
+                # Siblings settle meanwhile: whether this one is the last is decided on fresh rows. A receipt that
+                # was not saved may have been all the same, where its answer was lost.
                 fresh = self._reload(live, slice_, outcome)
             return self._settle(live, fresh, entry, outcome, budget)
         except SupersededError:

@@ -54,8 +54,15 @@ REQUIREMENTS = {
         "seed 004, 14.4",
         "all",
         (
+            "acceptance/test_attempt_states.py::test_C07_only_a_first_output_ends_its_limit",
             "acceptance/test_inputs.py::test_C07_what_is_no_output_delivers_nothing_and_an_empty_answer_delivers",
             "acceptance/test_receipt.py::test_C07_a_receipt_that_cannot_be_saved_ends_the_delivery_and_closes_the_stream",
+            "acceptance/test_receipt.py::test_C07_R11_receipts_that_are_always_refused_end_the_role_by_the_policy",
+            "acceptance/test_receipt.py::test_C07_R3_whoever_has_lost_the_run_writes_nothing_but_the_late_fact_of_its_own_attempt",
+            "acceptance/test_receipt.py::test_C07_a_receipt_that_a_locked_database_does_not_take_leaves_what_came_with_its_attempt",
+            "acceptance/test_receipt.py::test_C07_a_receipt_whose_connection_is_lost_for_good_leaves_what_came_with_its_attempt",
+            "contract/test_adapters.py::test_C07_a_delivery_that_is_stopped_closes_the_stream_and_leaves_what_had_come",
+            "unit/llm/test_scripted.py::test_C07_a_delivery_that_is_stopped_leaves_what_had_come",
             "acceptance/test_inputs.py::test_L14_C07_a_first_output_delivers_though_its_response_never_becomes_whole",
             "contract/test_adapters.py::test_C07_a_call_counts_by_its_name_and_its_arguments",
             "contract/test_adapters.py::test_C07_the_first_output_is_reported_once_and_with_its_kind",
@@ -416,6 +423,8 @@ REQUIREMENTS = {
         "CASES",
         "all",
         (
+            "acceptance/test_attempt_states.py::test_D17_a_stop_ends_an_attempt_in_every_state",
+            "acceptance/test_attempt_states.py::test_D17_what_is_ended_before_its_send_sends_nothing",
             "acceptance/test_stopping.py::test_D17_a_queued_run_is_cancelled_by_its_row_alone",
             "acceptance/test_stopping.py::test_D17_a_stop_closes_the_stream_frees_the_slot_and_survives_a_restart_of_everything",
             "acceptance/test_stopping.py::test_D17_a_stop_while_a_retry_waits_ends_the_run_and_nothing_is_sent_again",
@@ -460,6 +469,7 @@ REQUIREMENTS = {
         (
             "integration/test_chaos.py::test_D03_D04_D08_D11_D21_every_run_succeeds_whatever_is_killed_flushed_stopped_restarted_or_drained",
             "integration/test_fleet_cases.py::test_D04_D21_all_slots_are_busy_again_soon_after_redis_has_lost_everything",
+            "integration/test_redis_away.py::test_D21_places_that_a_flush_lost_are_taken_again_by_those_who_hold_them",
             "integration/test_redis_away.py::test_D21_flushed_redis_knows_nothing_and_serves_on",
             "soak/test_fleet_soak.py::test_D03_D04_D08_D11_D21_a_minute_of_everything_at_once_loses_nothing",
         ),
@@ -471,6 +481,7 @@ REQUIREMENTS = {
             "acceptance/test_durability.py::test_D22_a_workers_wrong_clock_takes_no_claim_over_and_loses_none",
             "integration/test_races_claims.py::test_D22_a_worker_whose_clock_is_wrong_takes_nothing_over_early",
             "integration/test_races_claims.py::test_D22_processes_with_different_clocks_agree_on_what_is_due",
+            "unit/llm/test_http_failures.py::test_D22_a_date_without_a_zone_is_no_date_of_this_machines_zone",
             "unit/llm/test_http_failures.py::test_D22_a_date_is_compared_with_the_answers_own_clock",
         ),
     ),
@@ -479,6 +490,9 @@ REQUIREMENTS = {
         "all",
         (
             "acceptance/test_provider.py::test_D23_a_wait_beyond_the_deadline_ends_the_run_at_once",
+            "acceptance/test_provider.py::test_D23_a_wish_beyond_all_bounds_ends_the_run_at_once",
+            "acceptance/test_provider.py::test_D23_an_odd_wish_is_kept_as_far_as_it_is_one_and_is_the_policys_wait_otherwise",
+            "unit/llm/test_http_failures.py::test_D23_whatever_the_header_says_the_wait_is_bounded",
             "acceptance/test_provider.py::test_D23_each_attempt_is_one_request_and_the_wait_grows_with_jitter",
             "acceptance/test_provider.py::test_D23_no_slot_is_held_while_a_run_waits_for_its_provider",
             "acceptance/test_provider.py::test_D23_retry_after_is_kept_exactly_plus_at_most_the_first_delay",
@@ -597,6 +611,7 @@ REQUIREMENTS = {
         "CASES",
         "all",
         (
+            "acceptance/test_attempt_states.py::test_S02_an_end_of_the_connection_fails_an_attempt_in_every_state",
             "acceptance/test_streams.py::test_S02_a_stream_that_never_ends_well_fails_the_run_with_an_unknown_outcome",
             "acceptance/test_streams.py::test_S02_a_stream_without_its_last_frames_is_sent_again_and_never_joined",
             "contract/test_adapters.py::test_S02_a_connection_that_ends_at_any_byte_is_incomplete",
@@ -728,6 +743,8 @@ REQUIREMENTS = {
         "CASES",
         "all",
         (
+            "acceptance/test_attempt_states.py::test_S10_the_idle_limit_begins_with_the_first_output",
+            "acceptance/test_attempt_states.py::test_S10_the_deadline_ends_an_attempt_in_every_state",
             "acceptance/test_streams.py::test_S10_a_compressed_stream_is_read_like_any_other",
             "acceptance/test_streams.py::test_S10_a_stream_that_stalls_ends_by_the_idle_limit_and_is_sent_again",
             "acceptance/test_streams.py::test_S10_a_web_page_in_place_of_a_stream_fails_the_run_and_none_of_it_is_shown",

@@ -80,6 +80,57 @@ def test_D23_retry_after_is_kept_exactly_plus_at_most_the_first_delay(database_u
         _assert_one_request_an_attempt(worker.ports, run_id, [request.arrival for request in model.requests])
 
 
+# What the provider says → the bounds of the wait before the second attempt, in milliseconds, without the jitter.
+ODD_WISHES: dict[str, tuple[dict[str, str], int]] = {
+    "fraction": ({"Retry-After": "1.5"}, 1_500),
+    "milliseconds": ({"retry-after-ms": "250", "Retry-After": "9"}, 250),
+    "milliseconds that are none": ({"retry-after-ms": "-250", "Retry-After": "9"}, 9_000),
+    "a date that has passed": ({"Retry-After": "Fri, 15 Jan 2016 08:01:00 GMT"}, 0),
+    "a date of another clock": (
+        {"Date": "Fri, 15 Jan 2016 08:00:00 GMT", "Retry-After": "Fri, 15 Jan 2016 08:01:00 GMT"},
+        60_000,
+    ),
+    "negative": ({"Retry-After": "-7"}, 1_000),
+    "words": ({"Retry-After": "soon"}, 1_000),
+    "a number of no base": ({"Retry-After": "0x10"}, 1_000),
+}
+
+
+@pytest.mark.parametrize("wish", sorted(ODD_WISHES))
+@pytest.mark.parametrize("protocol", ["openai-chat", "openai-responses"])
+def test_D23_an_odd_wish_is_kept_as_far_as_it_is_one_and_is_the_policys_wait_otherwise(
+    clean_sqlite: str, protocol: str, wish: str
+) -> None:
+    headers, expected_ms = ODD_WISHES[wish]
+    main = {"protocol": protocol, "retry": {"max_attempts": 2, "initial_ms": 1_000, "jitter": "none"}}
+    failing = {"first": 1, "answer": {"http_error": {"status": 503, "headers": headers}}}
+    with dev_model(failing, {"answer": {"text": "at last"}}) as model, simulated(clean_sqlite) as worker:
+        run_id = ask(worker.ports, http_release(model, models={"main": main}), "unlucky")
+        worker.drive(until=lambda: len(attempts(worker.ports, run_id)) == 2)
+        (row,) = rows(worker.ports, run_id, "attempt_model")
+        ended_at = attempts(worker.ports, run_id)[0].ended_at
+        assert ended_at is not None
+        # A wish is spread over the first delay of the policy, so that not all come back at once.
+        spread_ms = 0 if expected_ms == 1_000 else 1_000
+        wait_ms = (row.not_before - ended_at) / 1000
+        assert expected_ms <= wait_ms <= expected_ms + spread_ms + 1
+        worker.drive()
+        assert answer(worker.ports, run_id) == "at last"
+
+
+@pytest.mark.parametrize("huge", ["999999999", "9" * 400])
+def test_D23_a_wish_beyond_all_bounds_ends_the_run_at_once(clean_sqlite: str, huge: str) -> None:
+    with (
+        dev_model(_failing(503, **{"Retry-After": huge}), {"answer": {"text": "too late"}}) as model,
+        simulated(clean_sqlite) as worker,
+    ):
+        run_id = ask(worker.ports, http_release(model), "unlucky")
+        worker.drive()
+        run = run_of(worker.ports, run_id)
+        assert (run.status, run.end_code) == (RunStatus.FAILED, Code.MODEL_PROVIDER_ERROR)
+        assert len(model.requests) == 1
+
+
 def test_D23_no_slot_is_held_while_a_run_waits_for_its_provider(database_url: str) -> None:
     with (
         dev_model(_failing(500), {"answer": {"text": "at last"}}) as model,

@@ -66,6 +66,8 @@ def _assert_all_paired(ports: Ports, run_id: RunId, model: DevModel) -> list[dic
         assert_paired(request)
     sent = [json.loads(record.body or b"") for record in model.requests]
     assert [request for request in requests if request in sent] == sent
+    # The answer is whole here before its server has noted that it is.
+    assert model.wait_until(lambda requests: all(record.outcome is not Outcome.OPEN for record in requests))
     assert {(record.status, record.outcome) for record in model.requests} == {(200, Outcome.COMPLETE)}
     return requests
 

@@ -1,6 +1,7 @@
 """One contract for every model protocol: the same stories, told by a dev-model over real HTTP on loopback."""
 
 import gzip
+import hashlib
 import json
 import socket
 import threading
@@ -35,6 +36,7 @@ from agentloom_worker.domain.model import (
 from agentloom_worker.domain.policy import RetryClass
 from agentloom_worker.errors import Code, PersistenceUnavailableError, RunError
 from agentloom_worker.http.recording import Recording
+from agentloom_worker.llm.adapter import DeliveryStoppedError
 from agentloom_worker.llm.profiles import ErrorClass, Profile
 from agentloom_worker.secrecy import REDACTED
 from tests.contract.model_adapters import (
@@ -49,7 +51,16 @@ from tests.contract.model_adapters import (
     stream_of,
     told,
 )
-from tests.unit.http.raw_server import LAST_CHUNKED_HEAD, STREAM_HEAD, WAIT_S, bytes_of, chunked, serving
+from tests.unit.http.raw_server import (
+    CHUNKED_HEAD,
+    LAST_CHUNKED_HEAD,
+    STREAM_HEAD,
+    WAIT_S,
+    Exchange,
+    bytes_of,
+    chunked,
+    serving,
+)
 from tests.unit.llm.calls import SECRET, Attempt, completed, failed, once
 
 pytestmark = pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -390,6 +401,28 @@ def test_a_receipt_that_cannot_be_saved_closes_the_stream(protocol: str) -> None
     assert caught.value is error
 
 
+@pytest.mark.parametrize("story", sorted(STORIES))
+def test_C07_a_delivery_that_is_stopped_closes_the_stream_and_leaves_what_had_come(protocol: str, story: str) -> None:
+    """Also where the whole answer is there: nothing makes a response of it any more."""
+
+    def stop(output: FirstOutput) -> None:
+        raise DeliveryStoppedError
+
+    body = stream_of(protocol, STORIES[story])
+
+    def whole_and_open(exchange: Exchange) -> None:
+        exchange.send(CHUNKED_HEAD + chunked(body))
+        exchange.wait_for_end()
+
+    attempt = Attempt(on_first_output=stop)
+    with serving(whole_and_open) as server:
+        outcome = once(new_adapter(protocol), server.base_url, attempt)
+        assert server.ended.wait(WAIT_S), "the stream was left open"
+    assert isinstance(outcome, Cancelled) and outcome.sent
+    assert outcome.partial.empty is (story == "empty")
+    assert len(attempt.first_outputs) == 1 and not attempt.cancellation.cancelled
+
+
 def test_D23_each_attempt_is_one_request_and_hands_on_what_retry_after_says(protocol: str) -> None:
     body = {"error": {"message": f"overloaded, key {SECRET}", "code": "server_error"}}
     answer = {"http_error": {"status": 503, "headers": {"Retry-After": "7"}, "body": body}}
@@ -548,3 +581,53 @@ def test_what_arrives_is_taken_down_and_the_key_in_it_concealed(protocol: str) -
     assert plain is not None and (plain.status, plain.media_type, plain.body) == (200, "text/event-stream", body)
     clean = attempt.recording.finish((SECRET,))
     assert clean is not None and SECRET.encode() not in clean.body and REDACTED.encode() in clean.body
+
+
+# What may stand behind the final frame, in the same chunk or in another: no part of the answer.
+BEHIND = b': bye\n\ndata: [DONE]\n\ndata: {"choices": 7}\n\n\xff'
+# How the reading of a stream ends before the stream does → what follows its first event.
+FAULTS = {
+    "complete": b"",
+    "an error inside": b'data: {"error": {"message": "it broke", "code": "server_error"}}\n\n',
+    "no JSON": b"data: {\r\n\r\n",
+    "no UTF-8": b"data: \xe2\x82(\n\n",
+}
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    data=st.data(), story=st.sampled_from(sorted(STORIES)), fault=st.sampled_from(sorted(FAULTS)), packed=st.booleans()
+)
+def test_any_split_of_the_bytes_is_stored_the_same(
+    protocol: str, data: st.DataObject, story: str, fault: str, *, packed: bool
+) -> None:
+    """The response with its digest and size, and the bytes that are kept, up to where the reading stopped."""
+    whole = _body(protocol, story)
+    first = whole.index(b"\n\n") + 2
+    body = (whole if fault == "complete" else whole[:first] + FAULTS[fault] + whole[first:]) + BEHIND
+    head = LAST_CHUNKED_HEAD
+    if packed:
+        head, body = head.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n"), gzip.compress(body)
+    cuts = sorted(data.draw(st.lists(st.integers(1, len(body) - 1), max_size=10, unique=True)))
+    bounds = zip([0, *cuts], [*cuts, len(body)], strict=True)
+    sent = b"".join(chunked(body[start:end]) for start, end in bounds) + b"0\r\n\r\n"
+    found = []
+    with serving(bytes_of(head + sent), bytes_of(head + chunked(body) + b"0\r\n\r\n")) as server:
+        for _ in range(2):
+            attempt = Attempt(recording=Recording())
+            outcome = once(new_adapter(protocol), server.base_url, attempt)
+            assert attempt.recording is not None
+            found.append((outcome, attempt.recording.finish(())))
+    assert found[0] == found[1]
+    outcome, kept = found[0]
+    assert kept is not None
+    if fault == "complete":
+        response = completed(outcome)
+        # The blank line behind the final frame is the last of it.
+        end = response.transport_bytes
+        assert kept.body == (whole + BEHIND)[:end] and kept.size_bytes == end
+        assert response.transport_sha256 == hashlib.sha256(kept.body).hexdigest()
+        assert kept.body.endswith(b"\n\n") and end <= len(whole)
+    else:
+        failed(outcome)
+        assert kept.body.startswith(whole[:first]) and len(kept.body) <= first + len(FAULTS[fault])

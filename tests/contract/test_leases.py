@@ -211,6 +211,35 @@ def test_owner_takes_its_slot_again_even_where_all_are_taken(subject: Subject) -
     assert not subject.other.take_slot("model", 1, "b", LONG_MS)
 
 
+def test_limit_that_was_lowered_lets_nobody_in_until_enough_have_left(subject: Subject) -> None:
+    """Whoever is in stays in: the limit is what the newest process says, and counts for those who come."""
+    for owner in "abc":
+        assert subject.store.take_slot("model", 3, owner, LONG_MS)
+    assert not subject.other.take_slot("model", 1, "new", LONG_MS)
+    assert subject.store.take_slot("model", 1, "a", LONG_MS), "a renewal is no entry"
+    for owner in "abc":
+        assert not subject.other.take_slot("model", 1, "new", LONG_MS)
+        subject.store.give_slot("model", owner)
+    assert subject.other.take_slot("model", 1, "new", LONG_MS)
+
+
+def test_limit_that_was_raised_lets_others_in_at_once(subject: Subject) -> None:
+    assert subject.store.take_slot("model", 1, "a", LONG_MS)
+    assert not subject.store.take_slot("model", 1, "b", LONG_MS)
+    assert subject.other.take_slot("model", 2, "b", LONG_MS)
+    # A process that has not heard of it yet counts all who are in.
+    assert not subject.store.take_slot("model", 1, "c", LONG_MS)
+
+
+def test_window_counts_what_is_in_it_whatever_its_limit_was_then(subject: Subject) -> None:
+    for owner in "abc":
+        assert subject.store.enter_window("model", Rate(3, None), owner, 1, LONG_MS) == 0
+    assert subject.other.enter_window("model", Rate(2, None), "d", 1, LONG_MS) > 0
+    assert subject.other.enter_window("model", Rate(4, None), "d", 1, LONG_MS) == 0
+    assert subject.other.enter_window("model", Rate(None, 4), "e", 1, LONG_MS) > 0
+    assert subject.other.enter_window("model", Rate(None, 5), "e", 1, LONG_MS) == 0
+
+
 def test_slot_of_an_owner_that_vanished_falls_free(subject: Subject) -> None:
     assert subject.store.take_slot("model", 1, "dead", SHORT_MS)
     subject.passes(lambda: subject.other.take_slot("model", 1, "next", LONG_MS))

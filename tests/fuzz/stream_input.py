@@ -53,13 +53,15 @@ def parse(chunks: Iterable[bytes]) -> Reading:
     """What the parser makes of chunks."""
     parser = SseParser(event_bytes_max=EVENT_MAX, stream_bytes_max=STREAM_MAX)
     events: list[str] = []
+    ends: list[int] = []
     try:
         for chunk in chunks:
-            for event in parser.feed(chunk):
+            for number, event in enumerate(parser.feed(chunk)):
                 events.append(event)
+                ends.append(parser.end_of(number))
     except SseProtocolError:
-        return Reading(tuple(events), True, False)
-    return Reading(tuple(events), False, parser.pending)
+        return Reading(tuple(events), True, False, (*ends, parser.fault_at))
+    return Reading(tuple(events), False, parser.pending, tuple(ends))
 
 
 def assemble(events: Iterable[str], assembly: Assembly) -> str:

@@ -12,6 +12,7 @@ from agentloom_worker.clock import ManualClock, SystemClock
 from agentloom_worker.ids import ClaimToken, DispatchId, RunId, SystemIds
 from agentloom_worker.leases import open_fast_path, redis
 from agentloom_worker.leases.fast_path import FastPath
+from agentloom_worker.runtime.lane import Lane
 from tests.servers import OWN, RedisServer, open_redis
 
 IDS = SystemIds(SystemClock())
@@ -54,6 +55,22 @@ def test_D21_flushed_redis_knows_nothing_and_serves_on(server: RedisServer, stor
     store.drop_claim(dispatch_id, token)
     store.note_claim(dispatch_id, token, LONG_MS)
     assert store.is_held(dispatch_id)
+
+
+def test_D21_places_that_a_flush_lost_are_taken_again_by_those_who_hold_them(
+    server: RedisServer, store: FastPath
+) -> None:
+    """Attempts go on meanwhile; from their next renewal on they count again, and nobody gets a second place."""
+    lanes = [Lane(store, "api.example.com", 2, owner, 60_000) for owner in ("one", "two", "three")]
+    assert [lane.take() for lane in lanes] == [True, True, False]
+    flush(server)
+    for lane in lanes:
+        lane.renew()
+    assert not lanes[2].take(), "both places are held again"
+    lanes[0].give()
+    flush(server)
+    lanes[0].renew()
+    assert lanes[2].take() and not Lane(store, "api.example.com", 1, "four", 60_000).take()
 
 
 def test_scripts_are_loaded_again_where_the_server_lost_them(server: RedisServer, store: FastPath) -> None:

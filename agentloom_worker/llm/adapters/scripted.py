@@ -29,7 +29,7 @@ from agentloom_worker.domain.model import (
 )
 from agentloom_worker.domain.policy import RetryClass
 from agentloom_worker.errors import Code, RunError
-from agentloom_worker.llm.adapter import AttemptContext, ModelCall
+from agentloom_worker.llm.adapter import AttemptContext, DeliveryStoppedError, ModelCall
 from agentloom_worker.llm.chat_encoding import ENCODING_VERSION, ChatEncoding
 from agentloom_worker.llm.profiles import Profile
 
@@ -139,6 +139,15 @@ class ScriptedAdapter(ChatEncoding):
             return Cancelled(Partial(), sent=False)
         attempt.on_sent()
         turn = script(ScriptedRequest(request))
+        try:
+            return self._take(turn, attempt)
+        except DeliveryStoppedError:
+            return Cancelled(_partial_of(turn), sent=True)
+
+    def close(self) -> None:
+        """As ModelAdapter says; there is nothing to drop."""
+
+    def _take(self, turn: ScriptedTurn, attempt: AttemptContext) -> ModelOutcome:
         match turn:
             case TextTurn():
                 return _complete(
@@ -170,9 +179,6 @@ class ScriptedAdapter(ChatEncoding):
             case _:
                 assert_never(turn)
 
-    def close(self) -> None:
-        """As ModelAdapter says; there is nothing to drop."""
-
     def _stall(self, turn: StallTurn, attempt: AttemptContext) -> ModelOutcome:
         partial = Partial(text=turn.text)
         deadline_s = limits.RUN_DEADLINE_S if attempt.deadline_s is None else attempt.deadline_s
@@ -195,6 +201,25 @@ def _complete(attempt: AttemptContext, response: ModelResponse) -> Completed:
     kind = _first_kind(Partial(response.text or response.refusal, response.reasoning, response.calls))
     attempt.on_first_output(FirstOutput(kind, kind is not FirstOutputKind.COMPLETE_FRAME))
     return Completed(response)
+
+
+def _partial_of(turn: ScriptedTurn) -> Partial:
+    """What has come with a turn's first output: a script knows no smaller pieces."""
+    match turn:
+        case FailureTurn():
+            return turn.partial
+        case CallsTurn():
+            calls = tuple(
+                ResponseCall(ordinal, call.provider_call_id, call.name, call.arguments_text)
+                for ordinal, call in enumerate(turn.calls)
+            )
+            return Partial(text=turn.text, calls=calls)
+        case TextTurn():
+            return Partial(text=turn.text, reasoning=turn.reasoning, refusal=turn.refusal)
+        case StallTurn():
+            return Partial(text=turn.text)
+        case _:
+            assert_never(turn)
 
 
 def _first_kind(partial: Partial) -> FirstOutputKind:

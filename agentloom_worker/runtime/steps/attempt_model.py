@@ -17,7 +17,7 @@ from agentloom_worker.domain.model import (
 from agentloom_worker.domain.operation import Attempt, AttemptState, Operation, OperationStatus
 from agentloom_worker.domain.response import encode_partial, encode_response
 from agentloom_worker.domain.run import EndCause, Phase
-from agentloom_worker.errors import Code, InvariantError
+from agentloom_worker.errors import AgentloomError, Code, InvariantError
 from agentloom_worker.frozen import replace
 from agentloom_worker.runtime.ending import close_ticket, end_node, settle_successor, worse
 from agentloom_worker.runtime.live import Live
@@ -46,6 +46,8 @@ def _ended(
 ) -> StepResult:
     """The write set of an attempt that has what it received."""
     match outcome:
+        case ModelEnded(outcome=Cancelled(partial=partial), reason=None, unsaved=AgentloomError() as unsaved):
+            return _unsaved(ports, slice_, operation, attempt, encode_partial(partial), unsaved)
         case ModelEnded(outcome=Completed(response=response)):
             return _completed(ports, slice_, operation, attempt, response)
         case ModelEnded(outcome=Failed(failure=failure, partial=partial)):
@@ -65,15 +67,36 @@ def _ended(
                 Executed.UNKNOWN,
             )
             ended = replace(_end(attempt, AttemptState.UNKNOWN, failure, None), maybe_sent=True)
-            again = retry_unknown(slice_.release.model.retry, operation, ports.chance)
-            moved = replace(
-                operation,
-                executed=Executed.UNKNOWN,
-                unknown_attempts=operation.unknown_attempts + (1 if again else 0),
-            )
-            return _next(slice_, moved, attempt, ended, again, failure.code, failure.message)
+            return _unknown(ports, slice_, operation, attempt, ended)
         case _:
             raise InvariantError(f"a model attempt cannot end as {type(outcome).__name__}")
+
+
+def _unsaved(
+    ports: Ports,
+    slice_: Slice,
+    operation: Operation,
+    attempt: Attempt,
+    partial: bytes | None,
+    unsaved: AgentloomError,
+) -> StepResult:
+    """We ended it ourselves, amid its answer: what the provider made of it nobody knows, what came is material."""
+    failure = Failure(
+        Code.MODEL_OUTCOME_UNKNOWN,
+        Category.PERSISTENCE,
+        f"the receipt of its first output could not be saved ({unsaved.code}), so its stream was closed",
+        Executed.UNKNOWN,
+    )
+    return _unknown(ports, slice_, operation, attempt, _end(attempt, AttemptState.UNKNOWN, failure, partial))
+
+
+def _unknown(ports: Ports, slice_: Slice, operation: Operation, attempt: Attempt, ended: Attempt) -> StepResult:
+    """Only `on_unknown` decides (R11)."""
+    again = retry_unknown(slice_.release.model.retry, operation, ports.chance)
+    moved = replace(
+        operation, executed=Executed.UNKNOWN, unknown_attempts=operation.unknown_attempts + (1 if again else 0)
+    )
+    return _next(slice_, moved, attempt, ended, again, ended.code or "", ended.detail or "")
 
 
 def _completed(

@@ -1,7 +1,10 @@
 import json
+import time
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentloom_worker import limits
 from agentloom_worker.domain.model import Category, Executed
@@ -98,10 +101,45 @@ def test_S03_an_error_frame_is_classified_by_its_codes() -> None:
         ({"retry-after": "soon"}, None),
         ({"retry-after": "nan"}, None),
         ({"retry-after": "٣"}, None),
+        ({"retry-after": "1" + "0" * 30}, int(limits.RETRY_AFTER_MAX_S * 1000)),
+        ({"retry-after": "9" * 5000}, int(limits.RETRY_AFTER_MAX_S * 1000)),
+        ({"retry-after-ms": "9" * 5000}, int(limits.RETRY_AFTER_MAX_S * 1000)),
+        ({"retry-after": "0." + "1" * 400}, 111),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": "1e3"}, None),
+        ({"retry-after": "7, 9"}, None),
+        ({"retry-after": ""}, None),
+        ({"retry-after-ms": "-1", "retry-after": "9"}, 9_000),
+        ({"retry-after-ms": "soon"}, None),
+        ({"retry-after-ms": "0.4"}, 0),
+        ({"retry-after": "Friday, 15-Jan-27 08:01:00 GMT"}, 60_000),
+        ({"retry-after": "Fri Jan 15 08:01:00 2027"}, 60_000),
+        ({"retry-after": "Fri, 15 Jan 2027 08:01:00 -0000"}, 60_000),
+        ({"retry-after": "Fri, 15 Jan 9999 08:01:00 GMT"}, int(limits.RETRY_AFTER_MAX_S * 1000)),
+        ({"retry-after": "Fri, 15 Jan 99999 08:01:00 GMT"}, None),
+        ({"retry-after": "Mon, 01 Jan 0001 00:00:00 +2359"}, 0),
     ],
 )
 def test_retry_after_is_read_in_each_of_its_forms(headers: dict[str, str], expected_ms: int | None) -> None:
     assert retry_after_ms(httpx.Headers([(k.encode(), v.encode()) for k, v in headers.items()]), WALL_US) == expected_ms
+
+
+@given(text=st.text(st.characters(max_codepoint=0xFF)), date=st.text(st.characters(max_codepoint=0xFF)))
+def test_D23_whatever_the_header_says_the_wait_is_bounded(text: str, date: str) -> None:
+    for name in ("retry-after", "retry-after-ms"):
+        found = retry_after_ms({name: text, "date": date}, WALL_US)
+        assert found is None or 0 <= found <= limits.RETRY_AFTER_MAX_S * 1000
+
+
+def test_D22_a_date_without_a_zone_is_no_date_of_this_machines_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        with monkeypatch.context() as patched:
+            patched.setenv("TZ", "Asia/Tokyo")
+            time.tzset()
+            for date in ("Fri Jan 15 08:01:00 2027", "Fri, 15 Jan 2027 08:01:00 -0000"):
+                assert retry_after_ms({"retry-after": date}, WALL_US) == 60_000
+    finally:
+        time.tzset()
 
 
 def test_D22_a_date_is_compared_with_the_answers_own_clock() -> None:

@@ -18,6 +18,7 @@ from agentloom_worker.domain.model import (
     Role,
 )
 from agentloom_worker.errors import Code, RunError
+from agentloom_worker.llm.adapter import DeliveryStoppedError
 from agentloom_worker.llm.adapters import ADAPTERS, AdapterPorts
 from agentloom_worker.llm.adapters.scripted import (
     CallsTurn,
@@ -34,6 +35,7 @@ from agentloom_worker.llm.profiles import PROFILES
 from tests.unit.llm.calls import Attempt, completed, failed, once, request_to
 
 GENERIC = PROFILES["generic"]
+_FAILURE = Failure(Code.MODEL_PROVIDER_ERROR, Category.TRANSPORT, "scripted", Executed.UNKNOWN)
 
 
 def scripted(script: Script, clock: ManualClock | SystemClock | None = None) -> ScriptedAdapter:
@@ -98,6 +100,26 @@ def test_a_stall_after_output_ends_with_the_cancellation() -> None:
     attempt.cancellation.cancel(CancelReason.STOP)
     thread.join(2.0)
     assert outcomes == [Cancelled(Partial(text="Hi"), sent=True)]
+
+
+@pytest.mark.parametrize(
+    ("turn", "partial"),
+    [
+        (TextTurn("said", reasoning="thought"), Partial("said", "thought")),
+        (
+            CallsTurn((ScriptedCall("f", "{}"),), text="I do"),
+            Partial("I do", calls=(ResponseCall(0, None, "f", "{}"),)),
+        ),
+        (FailureTurn(_FAILURE, Partial("half")), Partial("half")),
+        (StallTurn("half"), Partial("half")),
+    ],
+)
+def test_C07_a_delivery_that_is_stopped_leaves_what_had_come(turn: ScriptedTurn, partial: Partial) -> None:
+    def stop(output: FirstOutput) -> None:
+        raise DeliveryStoppedError
+
+    outcome = once(scripted(lambda request: turn), "script:demo", Attempt(on_first_output=stop))
+    assert outcome == Cancelled(partial, sent=True)
 
 
 def test_a_stall_ends_with_the_nearest_limit() -> None:

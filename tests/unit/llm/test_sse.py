@@ -117,19 +117,24 @@ def test_every_golden_stream_gives_the_same_events_when_cut_at_any_byte(name: st
 def read(*chunks: bytes, event_max: int = 5_000, stream_max: int = 10_000) -> Reading:
     parser = SseParser(event_bytes_max=event_max, stream_bytes_max=stream_max)
     events: list[str] = []
+    ends: list[int] = []
     try:
         for chunk in chunks:
-            for event in parser.feed(chunk):
+            for number, event in enumerate(parser.feed(chunk)):
                 events.append(event)
+                ends.append(parser.end_of(number))
     except SseProtocolError:
-        return Reading(tuple(events), True, False)
-    return Reading(tuple(events), False, parser.pending)
+        return Reading(tuple(events), True, False, (*ends, parser.fault_at))
+    return Reading(tuple(events), False, parser.pending, tuple(ends))
 
 
 @given(body=BODIES, cuts=st.lists(st.integers(0, 200), max_size=8), event_max=st.integers(0, 60))
 @example(body=b"data: a\n\n\xff", cuts=[], event_max=60)
 @example(body=b"data: a\n\ndata: bcdefg\n\n", cuts=[], event_max=10)
 @example(body=b": " + b"c" * 20 + b"\n", cuts=[5], event_max=10)
+@example(body=b"\xef\xbb\xbfdata: a\r\n\r\n\n", cuts=[1, 13, 14], event_max=60)
+@example(body="\ufeffdata: é€😀é€😀\r\r".encode(), cuts=[2, 12, 20], event_max=10)
+@example(body=b"data: a\r\n\r\n\xe2\x82(", cuts=[12, 14], event_max=60)
 def test_any_split_of_any_bytes_gives_what_the_standard_says(body: bytes, cuts: list[int], event_max: int) -> None:
     expected = oracle_sse.read(body, event_max=event_max, stream_max=80)
     ends = sorted(min(cut, len(body)) for cut in cuts)

@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from agentloom_worker import telemetry
 from agentloom_worker.clock import ManualClock
-from agentloom_worker.domain.dispatch import DispatchRow
+from agentloom_worker.domain.dispatch import Claim, DispatchRow
 from agentloom_worker.domain.model import (
     Cancelled,
     Category,
@@ -23,12 +24,12 @@ from agentloom_worker.domain.model import (
     Usage,
 )
 from agentloom_worker.domain.policy import RetryClass
-from agentloom_worker.ids import RunId
+from agentloom_worker.ids import ClaimToken, DispatchId, RunId
 from agentloom_worker.leases import FastPath, Rate
 from agentloom_worker.leases.guard import GuardedFastPath
 from agentloom_worker.leases.local import LocalFastPath
 from agentloom_worker.llm.adapters.scripted import ScriptedRequest, TextTurn
-from agentloom_worker.runtime.lane import Share, endpoint_of, pause_us, window_pause_us
+from agentloom_worker.runtime.lane import Share, endpoint_of, open_lane, open_share, pause_us, window_pause_us
 from agentloom_worker.runtime.ports import Settings
 from agentloom_worker.runtime.request import rebuild_request
 from agentloom_worker.storage.schema import migrate
@@ -40,6 +41,20 @@ from tests.unit.leases.recording import AwayError, RecordingFastPath
 LONG_MS = 3_600_000
 LANE = "model:script:main"
 ONE = {"script:main": 1}
+A_CLAIM = Claim(
+    dispatch_id=DispatchId(UUID(int=1)),
+    token=ClaimToken(UUID(int=1)),
+    scope_id=UUID(int=2),
+    run_id=None,
+    step="attempt_model",
+    step_version=1,
+    subject_id=UUID(int=3),
+    key="attempt:1",
+    epoch=1,
+    attempts=1,
+    failures=0,
+    now_us=0,
+)
 
 
 class Model:
@@ -212,10 +227,56 @@ def test_the_longer_a_row_has_waited_the_later_it_asks_again() -> None:
         ("http://127.0.0.1:8000", "127.0.0.1:8000"),
         ("http://[::1]:9/v1", "[::1]:9"),
         ("script:main", "script:main"),
+        ("https://api.example.com:443/v1", "api.example.com"),
+        ("HTTPS://api.example.com.:443/v1", "api.example.com"),
+        ("https://api.example.com:/v1", "api.example.com"),
+        ("http://api.example.com:80/v1", "api.example.com"),
+        ("http://api.example.com:443/v1", "api.example.com:443"),
+        ("https://api.example.com:8443/v1", "api.example.com:8443"),
+        ("https://[2001:db8::443]:443/v1", "[2001:db8::443]"),
+        ("https://user:word@api.example.com/v1", "api.example.com"),
+        ("https://other.example.com/v1", "other.example.com"),
     ],
 )
 def test_endpoint_is_host_and_port(base_url: str, endpoint: str) -> None:
     assert endpoint_of(base_url) == endpoint
+
+
+@pytest.mark.parametrize("setting", ["api.example.com", "api.example.com:443", "*"])
+@pytest.mark.parametrize("spelling", ["https://api.example.com", "https://API.example.com:443/v1"])
+def test_spellings_of_one_address_share_a_lane_however_its_limit_is_spelt(
+    worker: Worker, fast: LocalFastPath, setting: str, spelling: str
+) -> None:
+    ports = replace(
+        worker.ports,
+        settings=Settings(model_lanes={setting: 1}, model_requests={setting: 1}, model_tokens={setting: 9}),
+    )
+    claims = [replace(A_CLAIM, token=ClaimToken(UUID(int=number))) for number in range(3)]
+    first = open_lane(ports, "https://api.example.com/v2", claims[0])
+    second = open_lane(ports, spelling, claims[1])
+    other = open_lane(ports, "https://api.example.com:8443/v1", claims[2])
+    assert first is not None and second is not None and (other is None) is (setting != "*")
+    assert first.take() and not second.take()
+    assert other is None or other.take(), "another port is another endpoint"
+    shares = [open_share(ports, spelling, claims[0], 3), open_share(ports, "https://api.example.com/", claims[1], 3)]
+    assert [share is not None and share.take() > 0 for share in shares] == [False, True]
+
+
+def test_places_that_were_forgotten_are_taken_again_by_those_who_hold_them(
+    worker: Worker, model: Model, fast: LocalFastPath
+) -> None:
+    """The store lost everything while an attempt was under way, which goes on; others then find its place taken."""
+    seen = []
+
+    def lose_all() -> None:
+        for owner in [*fast._slots[LANE]]:
+            fast.give_slot(LANE, owner)
+        worker.keeper.renew_lanes()
+        seen.append(fast.take_slot(LANE, 1, "another", LONG_MS))
+
+    model.during = lose_all
+    first_try(worker)
+    assert (seen, model.asked) == ([False], 1)
 
 
 # -- so many requests and tokens in a minute ----------------------------------------------------------
