@@ -89,6 +89,8 @@ CALLS_PER_MESSAGE_MAX = 128
 OUTPUT_ITEMS_MAX = 1024  # of one Responses answer: calls, texts and reasoning
 INPUT_BYTES_MAX = 16 * 1024 * 1024
 QUEUED_QUESTIONS_MAX = 8  # of a session (RULINGS A10)
+UNDELIVERED_INPUTS_MAX = 256  # of a session: what no model has begun to answer, with its live run or waiting for one
+UNDELIVERED_BYTES_MAX = 64 * 1024 * 1024  # of their bodies: each load of the run's rows holds them
 INPUT_TRIES = 16  # a command decides anew where the run that it met has moved on
 INPUTS_PAGE = 100
 

@@ -11,7 +11,7 @@ from agentloom_worker.ids import InputId, OwnerId, ReleaseId, SessionId
 from agentloom_worker.limits import QUEUED_QUESTIONS_MAX
 from agentloom_worker.storage import blob, commit_log, owner, run, session
 from agentloom_worker.storage.access import Access
-from agentloom_worker.storage.session import StoredInput, StoredSession
+from agentloom_worker.storage.session import StoredInput, StoredSession, Undelivered
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,11 @@ class Clients(Access):
         """What waits for the session's next run, in order."""
         with self.read() as conn:
             return session.list_waiting(conn, session_id)
+
+    def measure_undelivered(self, session_id: UUID) -> Undelivered:
+        """What of a session no model has begun to answer, without its queue."""
+        with self.read() as conn:
+            return session.measure_undelivered(conn, session_id)
 
     def list_queue(self, session_id: UUID, *, limit: int = QUEUED_QUESTIONS_MAX) -> list[QueuedQuestion]:
         """The questions that wait for the session's live run to end, the next one first."""
