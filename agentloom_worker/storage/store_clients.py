@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from agentloom_worker import faults
 from agentloom_worker.domain.blob import blob_id_of
 from agentloom_worker.domain.run import Run, RunEvent
 from agentloom_worker.domain.session import OnBusy, QueuedQuestion, Session, UserInputDelivery
@@ -86,7 +87,9 @@ class Clients(Access):
 
     def open_session(self, session_id: SessionId, owner_id: OwnerId, on_busy: OnBusy = OnBusy.REJECT) -> None:
         """Insert a session."""
+        faults.hit("command.before", "open")
         self.driver.apply([session.SESSION_INSERT(session_id, owner_id, str(on_busy))])
+        faults.hit("command.after", "open")
 
     def find_owner(self, slug: str) -> OwnerId | None:
         """The owner of an agent id."""
@@ -111,6 +114,7 @@ class Clients(Access):
     ) -> ReleaseId:
         """Store a frozen release once; publishing the same bytes again returns the same id."""
         self.driver.apply([owner.OWNER_ENSURE(owner_id, "agent", agent_id)])
+        faults.hit("command.between", "publish")
         found = self.find_owner(agent_id)
         assert found is not None, f"owner of {agent_id} was not stored"
         statements = []
