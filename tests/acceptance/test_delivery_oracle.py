@@ -173,6 +173,28 @@ class Talk(RuleBasedStateMachine):
         self._struck(place, point, say)
 
     @precondition(lambda self: self.account.live is not None)
+    @rule(place=WORKERS, said=SAID, rows=st.integers(1, 6))
+    def say_to_a_prepare(self, place: int, said: list[tuple[Sending, str]], rows: int) -> None:
+        """Behind what a prepare has read, before its commit, whatever step it is part of."""
+        prepares: list[str] = []
+
+        def trigger(point: str, detail: str) -> None:
+            if (point, detail) == ("tail.raise", "prepare_context"):
+                prepares.append(point)
+            elif point == "commit.before" and len(prepares) == 1:
+                prepares.append(point)
+                self._guarded(lambda: [self._say(sending, words) for sending, words in said])
+
+        faults.install(trigger)
+        try:
+            while rows and not prepares:
+                rows -= 1
+                self._run_row(place)
+        finally:
+            faults.install(None)
+        self._settle()
+
+    @precondition(lambda self: self.account.live is not None)
     @rule(place=WORKERS, point=POINTS)
     def stop_meanwhile(self, place: int, point: str) -> None:
         """While a worker is in the middle of a row; it hears of it."""
@@ -338,7 +360,7 @@ class Talk(RuleBasedStateMachine):
             faults.install(None)
         self._settle()
 
-    def _guarded(self, act: Callable[[], None]) -> None:
+    def _guarded(self, act: Callable[[], object]) -> None:
         """What goes wrong here is for the test, not for the step in which it happens."""
         try:
             act()
