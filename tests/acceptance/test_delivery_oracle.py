@@ -178,12 +178,16 @@ class Talk(RuleBasedStateMachine):
         """Behind what a prepare has read, before its commit, whatever step it is part of."""
         prepares: list[str] = []
 
+        def say() -> None:
+            for sending, words in said:
+                self._say(sending, words)
+
         def trigger(point: str, detail: str) -> None:
             if (point, detail) == ("tail.raise", "prepare_context"):
                 prepares.append(point)
             elif point == "commit.before" and len(prepares) == 1:
                 prepares.append(point)
-                self._guarded(lambda: [self._say(sending, words) for sending, words in said])
+                self._guarded(say)
 
         faults.install(trigger)
         try:
@@ -360,7 +364,7 @@ class Talk(RuleBasedStateMachine):
             faults.install(None)
         self._settle()
 
-    def _guarded(self, act: Callable[[], object]) -> None:
+    def _guarded(self, act: Callable[[], None]) -> None:
         """What goes wrong here is for the test, not for the step in which it happens."""
         try:
             act()
