@@ -10,8 +10,10 @@ from agentloom_worker.audit.earlier import Earlier
 from agentloom_worker.audit.facts import RunFacts
 from agentloom_worker.audit.request import check_pairing
 from agentloom_worker.domain.session import OnBusy
+from agentloom_worker.ids import SessionId
 from agentloom_worker.llm.adapters.scripted import TextTurn
 from agentloom_worker.runtime.publish import publish_release
+from agentloom_worker.storage import audit_scan
 from agentloom_worker.storage.audit import load_run_rows
 from agentloom_worker.storage.store import Store
 from tests.conversation import Conversation, breaks_off, calls, converse
@@ -116,6 +118,33 @@ def test_what_is_kept_of_earlier_runs_leads_to_what_is_read_anew(
         assert found.messages == whole.messages[found.settled :]
         assert list(check_pairing(kept)) == []
     assert anew == []
+
+
+def test_the_walk_goes_session_by_session_through_every_page(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation = converse(database_url)
+    store = conversation.ports.store
+    sessions = [conversation.session_id, *(SessionId(conversation.ports.ids.new()) for _ in range(2))]
+    owner = store.find_owner("assistant")
+    assert owner is not None
+    for session_id in sessions[1:]:
+        store.open_session(session_id, owner)
+    for number in range(9):
+        conversation.session_id = sessions[number % 3]
+        conversation.ask(f"question {number}")
+        conversation.finish()
+    monkeypatch.setattr(audit_scan, "AUDIT_PAGE_ROWS", 2)
+    with store.read() as conn:
+        walked = list(audit_scan.list_run_ids(conn))
+    expected = [(run.session_id, run.run_no, run.run_id) for run in store.list_runs()]
+    assert walked == [run_id for _, _, run_id in sorted(expected)]
+
+
+def test_a_session_without_runs_is_audited(clean_sqlite: str) -> None:
+    conversation = converse(clean_sqlite)
+    conversation.add("for later")
+    assert run_audit(conversation.ports) == ()
 
 
 def _run_no(run: Any) -> int:
