@@ -72,7 +72,8 @@ def read_history(
         (row for row in operations if row.node_id == context.node_id and row.request is not None),
         key=lambda row: row.loop_no,
     )
-    shared = _begin(ports, run, context, earlier)
+    earlier.note(run)
+    shared = _begin(ports, run, context, earlier) if frozen else None
     if shared is not None:
         history = _walk(ports, run, context, frozen, shared)
         if history.damage is None and all(one.rebuilt_hash == one.frozen_hash for one in history.requests):
@@ -82,7 +83,6 @@ def read_history(
 
 def _begin(ports: Ports, run: Run, context: RoleContext, earlier: Earlier) -> Beginning | None:
     """How the run's requests begin; None where that cannot be built, or its own records do not begin like that."""
-    earlier.note(run)
     try:
         release = load_owned_release(ports, run.release_id).release
         rows = ports.store.load_view_rows(context.context_id, after_seq=0, revision=context.effective_revision, limit=1)
@@ -109,7 +109,8 @@ def _walk(
         requests.append(request)
     if damage is None:
         try:
-            base = _extend(ports, run, context, base, history_of(run))
+            # Without a request nobody has shown the history, however large it is.
+            base = _extend(ports, run, context, base, history_of(run) if frozen else 0)
         except DAMAGED as error:
             damage = Damage(None, describe(error))
     settled, pairing = (0, Pairing()) if shared is None else (shared.settled, shared.pairing)

@@ -477,6 +477,9 @@ def test_a_history_that_no_request_can_hold_is_read_no_further_than_that_takes(
     # A slice that is loaded anew, step by step, builds its view again: twice at most.
     assert sum(read) <= 2 * (2 * budget + 4 * len(text))
     assert conversation.requests == []
+    read.clear()
+    assert run_audit(conversation.ports) == ()
+    assert sum(read) < len(text), "what no request has shown, the audit does not build"
 
 
 def _to(conversation: Conversation, *, loops: int) -> None:
