@@ -259,7 +259,7 @@ class Agentloom:
         """Add words to what the session's run is doing: its next loop reads them.
 
         Without a run that can take them they wait for the next one, state `pending_next_run`; nothing starts by
-        itself. Raises RequestError: SESSION_NOT_FOUND, IDEMPOTENCY_CONFLICT, INPUT_INVALID.
+        itself. Raises RequestError: SESSION_NOT_FOUND, SESSION_QUEUE_FULL, IDEMPOTENCY_CONFLICT, INPUT_INVALID.
         """
         return self._accept(Sending.SUPPLEMENT, session, text, None, idempotency_key)
 

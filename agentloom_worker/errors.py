@@ -104,6 +104,13 @@ class RevisionConflictError(TransientError):
         self.entity = entity
 
 
+class ContentionError(TransientError):
+    """What a step decides on moved on before each of its commits: nothing is wrong, somebody else was quicker."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Code.REVISION_CONFLICT, message)
+
+
 class PersistenceUnavailableError(TransientError):
     """The store cannot be reached or refuses to work; the step stops and delivers nothing onward."""
 

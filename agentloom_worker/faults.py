@@ -21,10 +21,11 @@ POINTS: dict[str, str] = {
     "late.before": "a voided claim has brought something back, it is in memory only",
     "late.after": "what it brought back is kept on its attempt",
     "command.before": "a client's command is checked and built, nothing is sent",
+    "command.between": "the first of a command's two transactions is durable, the second is not begun",
     "command.after": "the command is durable, neither its client nor anybody else has heard of it",
 }
 # The commands that pass through points of their own; they run in whatever process a client has.
-COMMANDS = ("ask", "stop", "publish")
+COMMANDS = ("ask", "stop", "publish", "open")
 
 _trigger: Callable[[str, str], None] | None = None
 

@@ -78,6 +78,8 @@ LOOPS_MAX = 50
 RECENT_RUNS = 2  # seed 000, 4
 RECENT_RUNS_MAX = 1000
 HISTORY_RUNS_PAGE = 100
+HISTORY_BLOBS = 16  # bodies above INLINE_BODY_BYTES that are held at once
+HISTORY_BUDGETS = 2  # a history is read no further than so many times what a request may hold
 HISTORY_RECORDS_PAGE = 500
 HISTORY_PARTIAL_CHARS = 16_384  # of an answer that broke off, in the view of a recent run
 PREFIX_BLOCK_TOKENS = 128  # what a provider's prefix cache keeps, and how many tokens it begins with
@@ -89,6 +91,8 @@ CALLS_PER_MESSAGE_MAX = 128
 OUTPUT_ITEMS_MAX = 1024  # of one Responses answer: calls, texts and reasoning
 INPUT_BYTES_MAX = 16 * 1024 * 1024
 QUEUED_QUESTIONS_MAX = 8  # of a session (RULINGS A10)
+UNDELIVERED_INPUTS_MAX = 256  # of a session: what no model has begun to answer, with its live run or waiting for one
+UNDELIVERED_BYTES_MAX = 64 * 1024 * 1024  # of their bodies: each load of the run's rows holds them
 INPUT_TRIES = 16  # a command decides anew where the run that it met has moved on
 INPUTS_PAGE = 100
 
@@ -163,5 +167,6 @@ HANDLER_CACHE = 1024
 # the audit: rows read at a time, bodies held at a time, findings after which it stops
 AUDIT_PAGE_ROWS = 1000
 AUDIT_BLOBS_PAGE = 16
+AUDIT_RELEASES = 4  # of a session whose earlier runs are kept as each of them shows these
 AUDIT_FINDINGS_MAX = 1000
 AUDIT_SNAPSHOT_IDLE_S = 120.0

@@ -44,6 +44,7 @@ COUNTERS: Mapping[str, str] = {
     "lanes_full": "rows given back because their endpoint's lane was full; they ask again",
     "windows_full": "rows given back because their endpoint takes no more this minute; they wait until it does",
     "step_failures": "exceptions in steps",
+    "steps_contended": "steps that came too late with each of their tries; they wait a little and go on",
     "steps_parked": "rows that this process parked, a sweep's included",
     "tool_threads_abandoned": "tools that did not end at their time limit",
     "taken_from_table": "rows taken without a message; many: wake-ups are lost or late",

@@ -84,10 +84,14 @@ class Refused(Exception):
 
 
 class Account:
-    """A session that does `on_busy` with a question which meets a live run."""
+    """A session that does `on_busy` with a question which meets a live run.
 
-    def __init__(self, on_busy: str) -> None:
+    A supplement is refused where `room` inputs wait for a model, with the live run or for the next one.
+    """
+
+    def __init__(self, on_busy: str, room: int) -> None:
         self.on_busy = on_busy
+        self.room = room
         self.words: list[Words] = []
         self.runs: list[Running] = []
         self.queue: list[int] = []
@@ -146,6 +150,10 @@ class Account:
 
     def _supplement(self, text: str) -> Words:
         live = self.live
+        places: list[tuple[int | None, str]] = [(None, "pending")]
+        places += [(live.run_no, "pending"), (live.run_no, "claimed")] if live is not None else []
+        if sum(words.newest in places for words in self.words) >= self.room:
+            raise Refused("SESSION_QUEUE_FULL")
         words = self._add(text, "supplement")
         words.chain.append((live.run_no if live is not None and live.state == "taking" else None, "pending"))
         return words

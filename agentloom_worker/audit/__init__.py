@@ -22,6 +22,7 @@ from agentloom_worker.audit import (
     run,
     session,
 )
+from agentloom_worker.audit.earlier import Earlier
 from agentloom_worker.audit.facts import RunFacts
 from agentloom_worker.audit.finding import Finding, Invariant, OfDatabase, OfRun, OfSession
 from agentloom_worker.errors import Code, RequestError
@@ -269,8 +270,9 @@ def _audit(ports: Ports) -> Generator[Finding]:
             yield from _check_session(ports, session_id)
     with ports.store.read() as conn:
         run_ids = list_run_ids(conn)
+        earlier = Earlier()
         for run_id in run_ids:
-            yield from _check_run(ports, run_id)
+            yield from _check_run(ports, run_id, earlier)
 
 
 def _audit_run(ports: Ports, run_id: RunId) -> Generator[Finding]:
@@ -278,7 +280,7 @@ def _audit_run(ports: Ports, run_id: RunId) -> Generator[Finding]:
     if run is None:
         raise RequestError(Code.RUN_NOT_FOUND, f"there is no run {run_id}")
     yield from _check_session(ports, run.session_id)
-    yield from _check_run(ports, run_id)
+    yield from _check_run(ports, run_id, Earlier())
 
 
 def _check_session(ports: Ports, session_id: SessionId) -> Generator[Finding]:
@@ -291,12 +293,12 @@ def _check_session(ports: Ports, session_id: SessionId) -> Generator[Finding]:
                 yield from (Finding(name, fault.subject, fault.detail) for fault in invariant.scope.check(rows))
 
 
-def _check_run(ports: Ports, run_id: RunId) -> Generator[Finding]:
+def _check_run(ports: Ports, run_id: RunId, earlier: Earlier) -> Generator[Finding]:
     with ports.store.snapshot() as store, store.read() as conn:
         rows = load_run_rows(conn, run_id)
         if rows is None:
             return
-        facts = RunFacts(replace(ports, store=store), rows)
+        facts = RunFacts(replace(ports, store=store), rows, earlier)
         for name, invariant in INVARIANTS.items():
             if isinstance(invariant.scope, OfRun):
                 yield from (Finding(name, fault.subject, fault.detail) for fault in invariant.scope.check(facts))

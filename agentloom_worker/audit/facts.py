@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import cached_property
 
+from agentloom_worker.audit.earlier import Earlier
 from agentloom_worker.audit.history import History, read_history
 from agentloom_worker.domain.context import RoleContext
 from agentloom_worker.domain.run import CallBatch, Run
@@ -22,7 +23,8 @@ from agentloom_worker.storage.audit import (
 class RunFacts:
     """Lives as long as the snapshot that `ports.store` reads from."""
 
-    def __init__(self, ports: Ports, rows: RunRows) -> None:
+    def __init__(self, ports: Ports, rows: RunRows, earlier: Earlier) -> None:
+        self._earlier = earlier
         self.ports = ports
         self.rows = rows
         self.run: Run = rows.run
@@ -84,6 +86,6 @@ class RunFacts:
     def histories(self) -> tuple[tuple[RoleContext, History], ...]:
         """Each context with its messages and frozen requests, built from the records alone."""
         return tuple(
-            (context, read_history(self.ports, self.run, context, self.rows.operations))
+            (context, read_history(self.ports, self.run, context, self.rows.operations, self._earlier))
             for context in self.rows.contexts
         )

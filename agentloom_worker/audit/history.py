@@ -1,19 +1,19 @@
 """The messages of a context and its frozen requests, built again from the records.
 
 One walk over the records serves every request: a context only ever grows, so each request is the beginning
-of the next one. That is so while each record has a single effective entry. The session's earlier runs are
-read anew for each run that shows them, as its own requests were made.
+of the next one. That is so while each record has a single effective entry. What the session's runs show of the earlier
+ones is read once for all of them (`earlier.py`), and anew for a run whose requests are others then.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from agentloom_worker.canonical import parse, sha256
-from agentloom_worker.context.request import estimate_tokens, fragment_tokens, hash_request
+from agentloom_worker.audit.earlier import Beginning, Earlier
+from agentloom_worker.audit.message import Pairing, WireMessage, read_message
+from agentloom_worker.context.request import estimate_tokens, hash_request
 from agentloom_worker.context.view import View
-from agentloom_worker.domain.context import RoleContext
+from agentloom_worker.domain.context import MessageKind, RoleContext
 from agentloom_worker.domain.damage import DAMAGED, describe
-from agentloom_worker.domain.model import Role
 from agentloom_worker.domain.recipe import Recipe
 from agentloom_worker.domain.run import Run
 from agentloom_worker.ids import OperationId
@@ -22,17 +22,6 @@ from agentloom_worker.runtime.release import adapter_of, load_owned_release
 from agentloom_worker.runtime.request import head_of
 from agentloom_worker.runtime.view import build_view, history_of
 from agentloom_worker.storage.audit import OperationRow
-
-
-@dataclass(frozen=True, slots=True)
-class WireMessage:
-    """A message as it goes to the model, without its text. `tokens` is the estimate of its fragment."""
-
-    role: Role
-    text_hash: bytes
-    call_ids: tuple[str, ...]
-    wire_id: str | None
-    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,30 +48,57 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """`messages` are those of all requests, and where nothing is damaged those of the whole context.
+    """`own` are the messages of the context's own records, by context_seq, as far as nothing is damaged.
 
-    The session's earlier runs are `history_length` of them, right behind the first; `own` leaves them out.
+    `messages` are those of all requests behind their first `settled`, which pair as `pairing` says.
     """
 
+    own: tuple[WireMessage, ...]
     messages: tuple[WireMessage, ...]
     requests: tuple[FrozenRequest, ...]
     damage: Damage | None
-    history_length: int = 0
-
-    @property
-    def own(self) -> tuple[WireMessage, ...]:
-        """The messages of the context's own records, by context_seq."""
-        return (*self.messages[:1], *self.messages[1 + self.history_length :])
+    settled: int = 0
+    pairing: Pairing = field(default_factory=Pairing)
 
 
-def read_history(ports: Ports, run: Run, context: RoleContext, operations: Sequence[OperationRow]) -> History:
-    """Build every frozen request of a context's node anew. Never raises for what is damaged."""
+def read_history(
+    ports: Ports, run: Run, context: RoleContext, operations: Sequence[OperationRow], earlier: Earlier
+) -> History:
+    """Build every frozen request of a context's node anew. Never raises for what is damaged.
+
+    What `earlier` keeps is used only where it leads to the very requests that were frozen.
+    """
     frozen = sorted(
         (row for row in operations if row.node_id == context.node_id and row.request is not None),
         key=lambda row: row.loop_no,
     )
+    earlier.note(run)
+    shared = _begin(ports, run, context, earlier) if frozen else None
+    if shared is not None:
+        history = _walk(ports, run, context, frozen, shared)
+        if history.damage is None and all(one.rebuilt_hash == one.frozen_hash for one in history.requests):
+            return history
+    return _walk(ports, run, context, frozen, None)
+
+
+def _begin(ports: Ports, run: Run, context: RoleContext, earlier: Earlier) -> Beginning | None:
+    """How the run's requests begin; None where that cannot be built, or its own records do not begin like that."""
+    try:
+        release = load_owned_release(ports, run.release_id).release
+        rows = ports.store.load_view_rows(context.context_id, after_seq=0, revision=context.effective_revision, limit=1)
+        if not rows or (rows[0].context_seq, rows[0].message_kind) != (1, MessageKind.PROMPT):
+            return None
+        return earlier.begin(ports, run, release)
+    except DAMAGED:
+        return None
+
+
+def _walk(
+    ports: Ports, run: Run, context: RoleContext, frozen: Sequence[OperationRow], shared: Beginning | None
+) -> History:
     requests: list[FrozenRequest] = []
-    base = CachedView(0, 0, View())
+    # A view that holds the prompt's record at least; which revision that was does not matter.
+    base = CachedView(0, 0, View()) if shared is None else CachedView(0, 1, shared.view)
     damage: Damage | None = None
     for row in frozen:
         try:
@@ -93,14 +109,19 @@ def read_history(ports: Ports, run: Run, context: RoleContext, operations: Seque
         requests.append(request)
     if damage is None:
         try:
-            base = _extend(ports, run, context, base, history_of(run))
+            # Without a request nobody has shown the history, however large it is.
+            base = _extend(ports, run, context, base, history_of(run) if frozen else 0)
         except DAMAGED as error:
             damage = Damage(None, describe(error))
+    settled, pairing = (0, Pairing()) if shared is None else (shared.settled, shared.pairing)
+    view, length = base.view, base.view.history_length
     try:
-        messages = tuple(_read(fragment) for fragment in base.view.fragments())
+        messages = tuple(read_message(fragment) for fragment in view.fragments(settled))
+        prompt = tuple(read_message(fragment) for fragment in view.fragments(0, 1))
     except DAMAGED as error:
-        messages, damage = (), Damage(None, describe(error))
-    return History(messages, tuple(requests), damage, base.view.history_length if messages else 0)
+        return History((), (), tuple(requests), Damage(None, describe(error)))
+    own = (*prompt, *messages[max(0, 1 + length - settled) :])
+    return History(own, messages, tuple(requests), damage, settled, pairing)
 
 
 def _rebuild(
@@ -130,28 +151,3 @@ def _extend(ports: Ports, run: Run, context: RoleContext, base: CachedView, hist
     release = load_owned_release(ports, run.release_id).release
     view = build_view(ports, run, context, release, base, history=history)
     return CachedView(context.effective_revision, context.record_head, view)
-
-
-def _read(fragment: bytes) -> WireMessage:
-    """A fragment of either protocol: a message of chat completions, or the items of a Responses request that make one.
-
-    No other form of a fragment is stored or sent anywhere.
-    """
-    role, text, wire_id = Role.ASSISTANT, "", None
-    calls: list[str] = []
-    for item in parse(b"[" + fragment + b"]"):
-        match item.get("type"):
-            case "function_call":
-                calls.append(item["call_id"])
-            case "function_call_output":
-                role, text, wire_id = Role.TOOL, item["output"], item["call_id"]
-            case "reasoning":
-                pass  # of the assistant's message that follows
-            case _:
-                role, text, wire_id = Role(item["role"]), _text(item["content"]), item.get("tool_call_id")
-                calls += [call["id"] for call in item.get("tool_calls", ())]
-    return WireMessage(role, sha256(text.encode()), tuple(calls), wire_id, fragment_tokens(fragment))
-
-
-def _text(content: str | list[dict[str, str]] | None) -> str:
-    return "".join(part["text"] for part in content) if isinstance(content, list) else content or ""

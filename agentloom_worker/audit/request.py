@@ -105,7 +105,7 @@ def check_pairing(facts: RunFacts) -> Iterator[Fault]:
     for _, history in facts.histories:
         whole = _whole_prefixes(history)
         for request in history.requests:
-            if not whole[min(request.message_count, len(whole) - 1)]:
+            if not whole[min(request.message_count - history.settled, len(whole) - 1)]:
                 yield Fault(
                     f"operation {request.operation_id}",
                     "holds a call without its result, or a result without its call",
@@ -113,18 +113,10 @@ def check_pairing(facts: RunFacts) -> Iterator[Fault]:
 
 
 def _whole_prefixes(history: History) -> list[bool]:
-    """For each number of messages from 0, whether calls and results among the first so many pair."""
-    open_calls: list[str] = []
-    broken = False
-    whole = [True]
+    """For each number of messages from the settled ones on, whether calls and results among so many pair."""
+    pairing = history.pairing
+    whole = [pairing.whole]
     for message in history.messages:
-        if message.role is Role.TOOL:
-            if open_calls and open_calls[0] == message.wire_id:
-                open_calls.pop(0)
-            else:
-                broken = True
-        else:
-            broken = broken or bool(open_calls)
-            open_calls = list(message.call_ids)
-        whole.append(not broken and not open_calls)
+        pairing = pairing.after(message)
+        whole.append(pairing.whole)
     return whole

@@ -93,10 +93,10 @@ class View:
         """How many messages they are in a body."""
         return self.length + self.seam_messages
 
-    def fragments(self) -> list[bytes]:
-        """The fragments of this view."""
+    def fragments(self, start: int = 0, end: int | None = None) -> list[bytes]:
+        """The fragments of this view, or some of them."""
         with self._lock:
-            return self._shared[: self.length]
+            return self._shared[start : self.length if end is None else min(end, self.length)]
 
     def record(self, context_seq: int) -> bytes:
         """The fragment of one of the context's own records; empty where the view does not reach it.

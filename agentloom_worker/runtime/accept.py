@@ -7,7 +7,7 @@ input goes is decided on what is read, and asserted by the commit: where the run
 from dataclasses import dataclass
 from enum import StrEnum
 
-from agentloom_worker import faults
+from agentloom_worker import faults, limits
 from agentloom_worker.canonical import canonical_bytes
 from agentloom_worker.domain.commit import Part, Put, RunFence, RunMove, RuntimeCommit
 from agentloom_worker.domain.run import EndCause, Run, RunStatus
@@ -72,7 +72,8 @@ def accept_input(
     """Register the user's words where they belong, or return the receipt that the key has already.
 
     A question opens a run, or meets one and does what the session's `on_busy` says. A supplement goes to the live run,
-    or waits for the next one and starts nothing. `send` is a supplement where a run can take it, else a question.
+    or waits for the next one and starts nothing, while there is room for it. `send` is a supplement where a run can
+    take it, else a question.
 
     Raises RequestError: SESSION_BUSY, RUN_STOPPING, SESSION_QUEUE_FULL, RELEASE_AGENT_MISMATCH, RELEASE_NOT_FOUND,
     IDEMPOTENCY_CONFLICT, INPUT_INVALID. Nothing is written then.
@@ -203,6 +204,7 @@ def _write(given: _Input, way: _Way, live: Run | None) -> RuntimeCommit:
 
 def _supplement(given: _Input, input_id: InputId, fence: RunFence | None) -> RuntimeCommit:
     session_id, run_id = given.session.session_id, fence.run_id if fence else None
+    _require_room(given)
     payload, blobs = make_payload(given.ports, given.session.owner_id, given.body)
     delivery = UserInputDelivery(
         DeliveryId(given.ports.ids.new()), input_id, session_id, run_id, DeliveryState.PENDING, 1
@@ -220,6 +222,22 @@ def _supplement(given: _Input, input_id: InputId, fence: RunFence | None) -> Run
         ),
         receipt=receipt_bytes(input_id, InputKind.SUPPLEMENT, run_id, None),
     )
+
+
+def _require_room(given: _Input) -> None:
+    """Refuse what the commit would: each load of a run's rows holds all that it has not delivered."""
+    session_id, inputs_max, bytes_max = (
+        given.session.session_id,
+        limits.UNDELIVERED_INPUTS_MAX,
+        limits.UNDELIVERED_BYTES_MAX,
+    )
+    found = given.ports.store.measure_undelivered(session_id)
+    if found.inputs + 1 > inputs_max or found.size_bytes + len(given.body) > bytes_max:
+        raise RequestError(
+            Code.SESSION_QUEUE_FULL,
+            f"{found.inputs} inputs of {found.size_bytes} bytes wait in session {session_id} for a model, at most"
+            f" {inputs_max} of {bytes_max} bytes may: wait until the run has sent them, or ask if none lives",
+        )
 
 
 def _question(given: _Input, input_id: InputId) -> RuntimeCommit:

@@ -5,7 +5,7 @@ import traceback
 
 from agentloom_worker import limits, telemetry
 from agentloom_worker.domain.dispatch import WakeUp
-from agentloom_worker.errors import AgentloomError, InvariantError, SupersededError
+from agentloom_worker.errors import AgentloomError, ContentionError, InvariantError, SupersededError
 from agentloom_worker.runtime.lease import Keeper
 from agentloom_worker.runtime.live import Live
 from agentloom_worker.runtime.ports import US, Ports
@@ -52,6 +52,24 @@ class Failing:
         except AgentloomError as failed:
             self._leave(live, failed)
 
+    def contended(self, live: Live, error: ContentionError) -> None:
+        """Others were quicker at every try: wait a little and go on. It is no failure, so it never parks (T3)."""
+        if live.effect_began:
+            self.failed(live, error)
+            return
+        telemetry.count("steps_contended")
+        telemetry.log(
+            logging.INFO,
+            "step_contended",
+            dispatch_id=live.claim.dispatch_id,
+            step=live.claim.step,
+            error=error.message,
+        )
+        try:
+            self.hand_back(live, delay_us=self._jittered_us(limits.STEP_BACKOFF_INITIAL_S), error=error.message)
+        except AgentloomError as failed:
+            self._leave(live, failed)
+
     def failed(self, live: Live, error: Exception) -> None:
         """An exception that is nobody's answer: back off while nothing began, else park with the evidence."""
         described = describe_error(error)
@@ -81,12 +99,18 @@ class Failing:
     def _back_off(self, live: Live, error: str) -> bool:
         """Hand back a row whose step failed before its effect; True if that parked it (RULINGS U2)."""
         delay_s = min(limits.STEP_BACKOFF_INITIAL_S * 2.0**live.claim.failures, limits.STEP_BACKOFF_MAX_S)
-        jittered_us = int(US * delay_s * (0.5 + self._ports.chance.random() / 2))
         parked = self._ports.store.hand_back(
-            live.claim, delay_us=jittered_us, failed=True, failures_max=self._failures_max(live), error=error
+            live.claim,
+            delay_us=self._jittered_us(delay_s),
+            failed=True,
+            failures_max=self._failures_max(live),
+            error=error,
         )
         self._release(live)
         return parked
+
+    def _jittered_us(self, delay_s: float) -> int:
+        return int(US * delay_s * (0.5 + self._ports.chance.random() / 2))
 
     def _failures_max(self, live: Live) -> int:
         """The release's `max_step_attempts`; the default where even the release cannot be read."""

@@ -1,10 +1,12 @@
 """The session's ended runs as a context protocol takes them, read in pages while they are walked through.
 
-A page costs a fixed number of queries, whatever it holds: its runs, their inputs, their answers, the blobs.
+A page costs a fixed number of queries, whatever it holds: its runs, their inputs, their answers; the large bodies of
+its runs come a few at a time.
 Runs that are shown in full are few; their records are read in pages as well.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from agentloom_worker.canonical import parse
 from agentloom_worker.capabilities.result import decode_result, model_text
@@ -27,10 +29,11 @@ from agentloom_worker.domain.session import DeliveryState
 from agentloom_worker.errors import InvariantError
 from agentloom_worker.frozen import replace
 from agentloom_worker.ids import OperationId, OwnerId, RunId, SessionId
-from agentloom_worker.limits import HISTORY_RECORDS_PAGE, HISTORY_RUNS_PAGE
+from agentloom_worker.limits import HISTORY_BLOBS, HISTORY_RECORDS_PAGE, HISTORY_RUNS_PAGE
 from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.runtime.release import load_owned_release
 from agentloom_worker.storage.context import ViewRow
+from agentloom_worker.storage.history import GivenInput, InputPlace
 
 
 def read_ended(
@@ -41,24 +44,46 @@ def read_ended(
     All end states count, failures too; nothing is skipped and nothing filled up (seed 000, 4). What `model` could not
     open is left out: reasoning that another model, endpoint or account sealed.
     """
-    if run_no_max <= 0:
-        return
-    store = ports.store
-    newest = store.list_ended_runs(session_id, run_no_max=run_no_max, newest=True, limit=recent) if recent else []
+    newest = list_recent(ports, session_id, run_no_max=run_no_max, recent=recent)
     before = newest[0].question_seq if newest else None
-    after = 0
-    while True:
-        page = store.list_ended_runs(
-            session_id, run_no_max=run_no_max, after_seq=after, before_seq=before, limit=HISTORY_RUNS_PAGE
+    for _, ended in read_older(ports, session_id, run_no_max=run_no_max, before_seq=before, model=model):
+        yield ended
+    yield from read_recent(ports, newest, model=model)
+
+
+def list_recent(ports: Ports, session_id: SessionId, *, run_no_max: int, recent: int) -> list[Run]:
+    """The last `recent` of the runs up to a run_no, by their questions: those that are shown in full."""
+    if run_no_max <= 0 or not recent:
+        return []
+    return ports.store.list_ended_runs(session_id, run_no_max=run_no_max, newest=True, limit=recent)
+
+
+def read_older(
+    ports: Ports,
+    session_id: SessionId,
+    *,
+    run_no_max: int,
+    after_seq: int = 0,
+    before_seq: int | None,
+    model: ModelBinding,
+) -> Iterator[tuple[Run, EndedRun]]:
+    """The runs up to a run_no whose questions stand between two, without their process."""
+    while run_no_max > 0:
+        page = ports.store.list_ended_runs(
+            session_id, run_no_max=run_no_max, after_seq=after_seq, before_seq=before_seq, limit=HISTORY_RUNS_PAGE
         )
         for run, ended in zip(page, read_runs(ports, page), strict=True):
             answer = _for_model(ports, run, model, ended.answer)
-            yield ended if answer is ended.answer else replace(ended, answer=answer)
+            yield run, ended if answer is ended.answer else replace(ended, answer=answer)
         if len(page) < HISTORY_RUNS_PAGE:
-            break
-        after = page[-1].question_seq
-    for start in range(0, len(newest), HISTORY_RUNS_PAGE):
-        page = newest[start : start + HISTORY_RUNS_PAGE]
+            return
+        after_seq = page[-1].question_seq
+
+
+def read_recent(ports: Ports, runs: Sequence[Run], *, model: ModelBinding) -> Iterator[EndedRun]:
+    """Runs of one session with their process, in pages."""
+    for start in range(0, len(runs), HISTORY_RUNS_PAGE):
+        page = runs[start : start + HISTORY_RUNS_PAGE]
         for run, ended in zip(page, read_runs(ports, page), strict=True):
             answer, process = _for_model(ports, run, model, ended.answer), _process(ports, run)
             records = _records_for_model(ports, run, model, process.records)
@@ -66,23 +91,83 @@ def read_ended(
 
 
 def read_runs(ports: Ports, runs: Sequence[Run]) -> Iterator[EndedRun]:
-    """Runs of one session with their inputs and answers, without their process; all read at once."""
+    """Runs of one session with their inputs and answers, without their process.
+
+    Their rows are read at once, their bodies with few of those in blobs at a time.
+    """
     if not runs:
         return
-    inputs = _inputs(ports, runs)
-    answers = _answers(ports, runs)
-    for run in runs:
-        yield EndedRun(
-            run_id=run.run_id,
-            run_no=run.run_no,
-            status=run.status,
-            code=run.end_code,
-            # Of an answer, the detail is our own list of what is odd about it; of a failure it may be anything.
-            marks=run.end_detail if run.end_cause is EndCause.ANSWER else None,
-            inputs=tuple(inputs.get(run.run_id, ())),
-            answer_operation_id=run.answer_operation_id,
-            answer=answers.get(run.answer_operation_id) if run.answer_operation_id else None,
-        )
+    store, run_ids = ports.store, [run.run_id for run in runs]
+    rows, places = store.list_given_inputs(run_ids)
+    given: dict[RunId, list[GivenInput]] = {run_id: [] for run_id in run_ids}
+    for row in rows:
+        given[row.run_id].append(row)
+    answers = store.load_operations([run.answer_operation_id for run in runs if run.answer_operation_id is not None])
+    told = [
+        _Told(run, given[run.run_id], answers[run.answer_operation_id] if run.answer_operation_id is not None else None)
+        for run in runs
+    ]
+    for group in _groups(told):
+        bodies = iter(store.load_bodies(runs[0].owner_id, [body for one in group for body in one.bodies]))
+        for one in group:
+            inputs = tuple(_input(row, next(bodies), places.get(row.input_id, ())) for row in one.given)
+            yield _ended(one, inputs, decode_response(next(bodies)) if one.answer is not None else None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """A run with the rows of what it was told and of what it answered."""
+
+    run: Run
+    given: list[GivenInput]
+    answer: Operation | None
+
+    @property
+    def bodies(self) -> list[Payload]:
+        """Those of its inputs, then that of its answer."""
+        answer = [] if self.answer is None else [_result_of(self.answer)]
+        return [*(one.body for one in self.given), *answer]
+
+
+def _groups(told: Iterable[_Told]) -> Iterator[list[_Told]]:
+    """Runs whose bodies are read together: few of them stand in blobs, whose sizes nobody knows yet."""
+    group: list[_Told] = []
+    held = 0
+    for one in told:
+        blobs = sum(body.inline is None for body in one.bodies)
+        if group and held + blobs > HISTORY_BLOBS:
+            yield group
+            group, held = [], 0
+        group.append(one)
+        held += blobs
+    if group:
+        yield group
+
+
+def _ended(told: _Told, inputs: tuple[SessionInput, ...], answer: ModelResponse | None) -> EndedRun:
+    run = told.run
+    return EndedRun(
+        run_id=run.run_id,
+        run_no=run.run_no,
+        status=run.status,
+        code=run.end_code,
+        # Of an answer, the detail is our own list of what is odd about it; of a failure it may be anything.
+        marks=run.end_detail if run.end_cause is EndCause.ANSWER else None,
+        inputs=inputs,
+        answer_operation_id=run.answer_operation_id,
+        answer=answer,
+    )
+
+
+def _input(row: GivenInput, body: bytes, places: Iterable[InputPlace]) -> SessionInput:
+    return SessionInput(
+        row.input_id,
+        row.input_seq,
+        parse(body),
+        row.origin_run_id,
+        row.origin_run_no,
+        tuple(Place(place.run_no, place.state is DeliveryState.DELIVERED) for place in places),
+    )
 
 
 def read_records(
@@ -149,33 +234,6 @@ def _record(row: ViewRow, body: bytes) -> Record:
         row.origin_run_id,
         row.ordinal,
     )
-
-
-def _inputs(ports: Ports, runs: Sequence[Run]) -> dict[RunId, list[SessionInput]]:
-    given, places = ports.store.list_given_inputs([run.run_id for run in runs])
-    bodies = ports.store.load_bodies(runs[0].owner_id, [one.body for one in given])
-    found: dict[RunId, list[SessionInput]] = {}
-    for one, body in zip(given, bodies, strict=True):
-        shown = SessionInput(
-            one.input_id,
-            one.input_seq,
-            parse(body),
-            one.origin_run_id,
-            one.origin_run_no,
-            tuple(
-                Place(place.run_no, place.state is DeliveryState.DELIVERED) for place in places.get(one.input_id, ())
-            ),
-        )
-        found.setdefault(one.run_id, []).append(shown)
-    return found
-
-
-def _answers(ports: Ports, runs: Sequence[Run]) -> dict[OperationId, ModelResponse]:
-    wanted = [run.answer_operation_id for run in runs if run.answer_operation_id is not None]
-    held = ports.store.load_operations(wanted)
-    operations = [held[operation_id] for operation_id in wanted]
-    bodies = ports.store.load_bodies(runs[0].owner_id, [_result_of(operation) for operation in operations])
-    return {operation.operation_id: decode_response(body) for operation, body in zip(operations, bodies, strict=True)}
 
 
 def _result_of(operation: Operation) -> Payload:

@@ -44,6 +44,12 @@ class Slice:
     inputs: tuple[PendingInput, ...]
     unsaved: tuple[BlobPut, ...] = ()
 
+    @property
+    def decided_on(self) -> tuple[object, ...]:
+        """The rows; two slices in which they are equal lead to the same commit."""
+        calls = (self.operation, self.attempt, self.ticket, self.batch, self.members, self.member_attempts)
+        return (self.run, self.node, self.context, *calls, self.inputs)
+
     def member(self, operation_id: UUID) -> Operation:
         """A member of the current batch."""
         for member in self.members:

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import TypeVar
 
 from agentloom_worker import faults, limits, telemetry
@@ -18,6 +19,7 @@ from agentloom_worker.domain.dispatch import Claim
 from agentloom_worker.domain.model import Cancelled, Executed
 from agentloom_worker.errors import (
     AgentloomError,
+    ContentionError,
     InvariantError,
     LeaseLostError,
     PersistenceUnavailableError,
@@ -124,6 +126,8 @@ class StepRunner:
             # The row stays as it is until the store is back (RUNTIME 3).
             telemetry.log(logging.ERROR, "store_unavailable", dispatch_id=claim.dispatch_id, error=error.message)
             self._keeper.leave(claim.dispatch_id, claim.token, began=live.effect_began)
+        except ContentionError as error:
+            self._failing.contended(live, error)
         except Exception as error:  # noqa: BLE001 - the last line of defence of a slot: see failing.py
             self._failing.failed(live, error)
         finally:
@@ -163,6 +167,7 @@ class StepRunner:
 
     def _salvage(self, live: Live, run_id: RunId, error: Exception, *, loaded: bool) -> bool:
         """End a run without the rows that cannot be read; False if this step is none of its end, or can read them."""
+        seen: list[object] = []
         for _ in range(limits.REBUILD_TRIES):
             saved = salvage(self._ports, live.claim, run_id, error, loaded=loaded)
             if saved is None:
@@ -172,11 +177,12 @@ class StepRunner:
                 commit(self._ports, saved.commit, self.process_id)
             except RevisionConflictError:
                 telemetry.count("rebuilds")
+                seen.append(saved.commit.fence and saved.commit.fence.input_head)
                 continue
             faults.hit("commit.after", live.claim.step)
             self._tell_salvaged(live, run_id, saved)
             return True
-        raise RevisionConflictError(f"dispatch {live.claim.dispatch_id} after {limits.REBUILD_TRIES} tries: a row")
+        raise _given_up(live.claim, seen)
 
     def _tell_salvaged(self, live: Live, run_id: RunId, saved: Salvaged) -> None:
         """What was left as it is goes to the log, what others may take or hear of to them."""
@@ -232,6 +238,7 @@ class StepRunner:
         """Build and commit; on a conflict reload, rebuild and try again, never repeating the effect (T3)."""
         fused = self._ports.settings.fusion
         tries = limits.REBUILD_TRIES if outcome is None else limits.OUTCOME_TRIES
+        seen: list[object] = []
         for attempt in range(tries):
             build = partial(self._planner.plan, live, slice_, entry, outcome, budget)
             plan = self._patiently(live, outcome, partial(build, fused=fused and attempt < limits.FUSED_TRIES))
@@ -252,6 +259,7 @@ class StepRunner:
                     pause_s = 0.02 * attempt * self._ports.chance.random()
                     self._ports.clock.wait(live.cancellation.event, pause_s)
                 slice_ = self._reload(live, slice_, outcome)
+                seen.append(slice_.decided_on)
                 continue
             except RefusedError as error:
                 # It would be refused again. What its first part recorded need not fall with the parts behind (R1).
@@ -264,7 +272,7 @@ class StepRunner:
             faults.hit("commit.after", live.claim.step)
             assert receipt is not None, "a step's commit names its run"
             return self._follow(live, plan, receipt, sent_s)
-        raise RevisionConflictError(f"dispatch {live.claim.dispatch_id} after {tries} tries: a row")
+        raise _given_up(live.claim, seen)
 
     def _patiently(self, live: Live, outcome: Outcome | None, call: Callable[[], _Value]) -> _Value:
         """Call the store; with the outcome of an effect in hand, again and again while the claim may hold (T3)."""
@@ -357,6 +365,14 @@ class StepRunner:
         # An input that came meanwhile is in no slice yet (RULINGS T13).
         stale = receipt.input_head != plan.slice.run.input_head or (isinstance(entry, PureStep) and entry.alone)
         return Inline(claim, sent_s, None if stale else slice_)
+
+
+def _given_up(claim: Claim, seen: list[object]) -> Exception:
+    """After the last try: contention where the rows moved between the tries, else a conflict that is ours alone."""
+    tries = f"dispatch {claim.dispatch_id} after {len(seen)} tries: a row"
+    if any(before != after for before, after in pairwise(seen)):
+        return ContentionError(f"{tries} moved on before each commit")
+    return RevisionConflictError(tries)
 
 
 def _moved_on(slice_: Slice, claim: Claim) -> bool:

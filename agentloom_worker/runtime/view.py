@@ -7,11 +7,12 @@ A process that has a view extends it and reads no history; one that has none rea
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from agentloom_worker.context.protocol import FrozenContext, Item, Record
+from agentloom_worker.context.protocol import EndedRun, FrozenContext, Item, Record
 from agentloom_worker.context.view import View
 from agentloom_worker.domain.context import MessageKind, RoleContext
 from agentloom_worker.domain.release import FrozenRelease
 from agentloom_worker.domain.run import Run
+from agentloom_worker.limits import HISTORY_BUDGETS
 from agentloom_worker.llm.adapter import ModelAdapter
 from agentloom_worker.runtime.history import read_ended, read_records
 from agentloom_worker.runtime.ports import CachedView, Ports
@@ -47,7 +48,7 @@ def build_view(
 
     `history` is the greatest run_no of the earlier runs to show; they are read only where the view begins.
     """
-    adapter = adapter_of(ports, release)
+    adapter, room = adapter_of(ports, release), _Room(release)
     items = read_items(
         ports,
         run,
@@ -56,10 +57,11 @@ def build_view(
         history=history,
         after_seq=base.record_head,
         wire_ids=base.view.wire_ids,
+        room=room,
     )
     # A view that begins here gets the seams of its adapter's encoding, and keeps them as it grows.
     begun = base.view if base.view.length else View(seam=adapter.seam)
-    return _extend(adapter, begun, run, items)
+    return _extend(adapter, begun, run, items, room)
 
 
 def add_history(ports: Ports, run: Run, context: RoleContext, release: FrozenRelease, prompted: View) -> View:
@@ -72,11 +74,13 @@ def add_history(ports: Ports, run: Run, context: RoleContext, release: FrozenRel
     if kept is not None and (kept.revision, kept.record_head) == (context.effective_revision, context.record_head):
         return kept.view
     first = Record(1, MessageKind.PROMPT, release.prompt)
-    ended = read_ended(
+    room = _Room(release)
+    earlier = read_ended(
         ports, run.session_id, run_no_max=history_of(run), recent=release.recent_runs, model=release.model
     )
+    ended = room.take(earlier)
     items = protocol_of(release).project(FrozenContext(run.run_id, run.run_no, (first,), ended))
-    view = _extend(adapter_of(ports, release), prompted, run, islice(items, 1, None))
+    view = _extend(adapter_of(ports, release), prompted, run, islice(items, 1, None), room)
     remember_view(ports, context, view)
     return view
 
@@ -90,17 +94,43 @@ def read_items(
     history: int,
     after_seq: int = 0,
     wire_ids: tuple[str, ...] = (),
+    room: "_Room | None" = None,
 ) -> Iterator[Item]:
     """The items of a request as of the context's revision, in order, behind the record `after_seq`.
+
+    Of a history for which there is no `room` the rest is left out: no request of its run can be frozen.
 
     The one source of what a request shows: the view, a rebuilt request, the audit and `context show`.
     """
     records = read_records(ports, run.owner_id, context, prompt=release.prompt, after_seq=after_seq)
     ended = read_ended(ports, run.session_id, run_no_max=history, recent=release.recent_runs, model=release.model)
+    ended = ended if room is None else room.take(ended)
     return protocol_of(release).project(FrozenContext(run.run_id, run.run_no, records, ended, wire_ids))
 
 
-def _extend(adapter: ModelAdapter, view: View, run: Run, items: Iterable[Item]) -> View:
+class _Room:
+    """How much of a history a view takes: more than fits any request, and no more than a few times that.
+
+    A session's history has no bound, a process's memory has one. What is left out is never sent nor frozen: a view
+    beyond its room is beyond the budget, whatever comes behind it.
+    """
+
+    def __init__(self, release: FrozenRelease) -> None:
+        # Each byte is a token at least.
+        self._bytes_max = HISTORY_BUDGETS * release.budget.input_budget_tokens
+        self._left = True
+
+    def take(self, ended: Iterator[EndedRun]) -> Iterator[EndedRun]:
+        """The runs for which there is room, read one by one."""
+        while self._left and (run := next(ended, None)) is not None:
+            yield run
+
+    def see(self, view: View) -> None:
+        """The view as it has grown."""
+        self._left = view.joined_bytes <= self._bytes_max
+
+
+def _extend(adapter: ModelAdapter, view: View, run: Run, items: Iterable[Item], room: _Room) -> View:
     for item in items:
         view = view.extend(
             [adapter.encode_message(item.message)],
@@ -108,4 +138,5 @@ def _extend(adapter: ModelAdapter, view: View, run: Run, items: Iterable[Item]) 
             protected=item.protected,
             history=item.source.run_id != run.run_id,
         )
+        room.see(view)
     return view

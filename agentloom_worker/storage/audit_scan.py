@@ -272,11 +272,18 @@ def has_receipt_rows(
 
 
 def list_run_ids(conn: sa.Connection) -> Iterator[RunId]:
-    """Every run that exists now, oldest first."""
-    for condition in _ranges(conn, run.c.run_id):
-        rows = conn.execute(sa.select(run.c.run_id).where(condition).order_by(run.c.run_id)).all()
-        for row in rows:
-            yield RunId(row[0])
+    """Every run that exists now, session by session, each session's oldest first."""
+    newest = conn.execute(sa.select(run.c.run_id).order_by(run.c.run_id.desc()).limit(1)).scalar()
+    if newest is None:
+        return
+    key = (run.c.session_id, run.c.run_id)
+    query = sa.select(*key).where(run.c.run_id <= newest).order_by(*key).limit(AUDIT_PAGE_ROWS)
+    page = conn.execute(query).all()
+    while page:
+        for row in page:
+            yield RunId(row.run_id)
+        after = [sa.literal(value, sa.Uuid) for value in page[-1]]
+        page = conn.execute(query.where(sa.tuple_(*key) > sa.tuple_(*after))).all()
 
 
 def list_session_ids(conn: sa.Connection) -> Iterator[SessionId]:

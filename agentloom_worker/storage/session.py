@@ -7,6 +7,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
+from agentloom_worker import limits
 from agentloom_worker.domain.operation import Payload
 from agentloom_worker.domain.session import (
     DeliveryState,
@@ -190,6 +191,27 @@ SESSION_UNTAKEN = Template(
     miss=Miss.REVISION_CONFLICT,
     reads=True,
 )
+# What a session's live run has not delivered, what waits for the next one, and one that is about to be either; the
+# queue has its own bound. An ended run's own question is done with.
+_UNDELIVERED = (
+    "SELECT count(*) AS inputs, coalesce(sum(coalesce(length(i.body), b.size_bytes)), 0) AS bytes FROM ("
+    "SELECT d.input_id FROM run r JOIN user_input_delivery d ON d.target_run_id = r.run_id"
+    " WHERE r.session_id = :session_id AND r.status IN ('queued', 'running', 'stopping')"
+    " AND d.state IN ('pending', 'claimed')"
+    " UNION ALL SELECT w.input_id FROM user_input_delivery w"
+    " WHERE w.session_id = :session_id AND w.target_run_id IS NULL AND w.state = 'pending'"
+    " UNION ALL SELECT :input_id"
+    ") u JOIN user_input i ON i.input_id = u.input_id LEFT JOIN blob b ON b.blob_id = i.blob_id"
+)
+# Asked under the session's lock, so that a flood ends at the bound whoever sends it.
+SUPPLEMENT_ROOM = Template(
+    "user_input_supplement_room",
+    "session_id:uuid input_id:uuid inputs_max:int bytes_max:int",
+    f"SELECT 1 FROM ({_UNDELIVERED}) found WHERE found.inputs <= :inputs_max AND found.bytes <= :bytes_max",
+    entity="session.undelivered",
+    miss=Miss.REVISION_CONFLICT,
+    reads=True,
+)
 QUEUE_ROOM = Template(
     "queued_question_room",
     "session_id:uuid limit:int",
@@ -224,6 +246,7 @@ TEMPLATES = (
     DELIVERY_MOVE,
     DELIVERY_BIND,
     SESSION_UNTAKEN,
+    SUPPLEMENT_ROOM,
     QUEUE_ROOM,
     QUEUE_INSERT,
     QUEUE_MOVE,
@@ -231,13 +254,17 @@ TEMPLATES = (
 
 
 def write_input(before: UserInput | None, after: UserInput) -> list[Statement]:
-    """A new input takes the session's next input_seq inside the commit."""
+    """A new input takes the session's next input_seq inside the commit; a supplement needs room."""
     assert before is None, "a user input is never changed"
     body = after.body
-    return [
+    statements = [
         SESSION_NEXT_INPUT(after.session_id),
         INPUT_INSERT(after.input_id, after.session_id, after.origin_run_id, str(after.kind), body.inline, body.blob_id),
     ]
+    if after.kind is InputKind.SUPPLEMENT:
+        bounds = (limits.UNDELIVERED_INPUTS_MAX, limits.UNDELIVERED_BYTES_MAX)
+        statements.append(SUPPLEMENT_ROOM(after.session_id, after.input_id, *bounds))
+    return statements
 
 
 def write_delivery(before: UserInputDelivery | None, after: UserInputDelivery) -> list[Statement]:
@@ -291,6 +318,23 @@ def load_session(conn: sa.Connection, session_id: UUID) -> Session | None:
     """A session with its agent id."""
     row = conn.execute(_SESSION.where(session.c.session_id == session_id)).one_or_none()
     return None if row is None else _to_session(row)
+
+
+@dataclass(frozen=True, slots=True)
+class Undelivered:
+    """What of a session no model has begun to answer, and the size of its bodies."""
+
+    inputs: int
+    size_bytes: int
+
+
+def measure_undelivered(conn: sa.Connection, session_id: UUID) -> Undelivered:
+    """What stands between a supplement and the session's bound, as SUPPLEMENT_ROOM will see it."""
+    query = sa.text(_UNDELIVERED).bindparams(
+        sa.bindparam("session_id", session_id, type_=sa.Uuid), sa.bindparam("input_id", None, type_=sa.Uuid)
+    )
+    row = conn.execute(query).one()
+    return Undelivered(row[0], int(row[1]))
 
 
 @dataclass(frozen=True, slots=True)

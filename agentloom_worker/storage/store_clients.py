@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from agentloom_worker import faults
 from agentloom_worker.domain.blob import blob_id_of
 from agentloom_worker.domain.run import Run, RunEvent
 from agentloom_worker.domain.session import OnBusy, QueuedQuestion, Session, UserInputDelivery
@@ -11,7 +12,7 @@ from agentloom_worker.ids import InputId, OwnerId, ReleaseId, SessionId
 from agentloom_worker.limits import QUEUED_QUESTIONS_MAX
 from agentloom_worker.storage import blob, commit_log, owner, run, session
 from agentloom_worker.storage.access import Access
-from agentloom_worker.storage.session import StoredInput, StoredSession
+from agentloom_worker.storage.session import StoredInput, StoredSession, Undelivered
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,11 @@ class Clients(Access):
         with self.read() as conn:
             return session.list_waiting(conn, session_id)
 
+    def measure_undelivered(self, session_id: UUID) -> Undelivered:
+        """What of a session no model has begun to answer, without its queue."""
+        with self.read() as conn:
+            return session.measure_undelivered(conn, session_id)
+
     def list_queue(self, session_id: UUID, *, limit: int = QUEUED_QUESTIONS_MAX) -> list[QueuedQuestion]:
         """The questions that wait for the session's live run to end, the next one first."""
         with self.read() as conn:
@@ -81,7 +87,9 @@ class Clients(Access):
 
     def open_session(self, session_id: SessionId, owner_id: OwnerId, on_busy: OnBusy = OnBusy.REJECT) -> None:
         """Insert a session."""
+        faults.hit("command.before", "open")
         self.driver.apply([session.SESSION_INSERT(session_id, owner_id, str(on_busy))])
+        faults.hit("command.after", "open")
 
     def find_owner(self, slug: str) -> OwnerId | None:
         """The owner of an agent id."""
@@ -106,6 +114,7 @@ class Clients(Access):
     ) -> ReleaseId:
         """Store a frozen release once; publishing the same bytes again returns the same id."""
         self.driver.apply([owner.OWNER_ENSURE(owner_id, "agent", agent_id)])
+        faults.hit("command.between", "publish")
         found = self.find_owner(agent_id)
         assert found is not None, f"owner of {agent_id} was not stored"
         statements = []

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from agentloom_worker import faults
+from agentloom_worker import faults, limits
 from agentloom_worker.audit import run_audit
 from agentloom_worker.clock import ManualClock
 from agentloom_worker.domain.session import OnBusy
@@ -51,6 +51,7 @@ TURNS = st.lists(
 POINTS = st.sampled_from([point for point in faults.POINTS if not point.startswith(("command", "late"))])
 WORKERS = st.integers(0, 1)
 PATIENCE_ROWS = 60
+ROOM = 5  # inputs that may wait for a model: few, so that the bound is met
 EXAMPLES = 8  # for each on_busy
 # The whole audit takes ten times as long as a rule: the short form asks for it now and then, and at each end.
 AUDIT_EVERY = 20
@@ -87,14 +88,14 @@ class Talk(RuleBasedStateMachine):
         self.settings_of = FUSED if fused else STEPWISE
         self.workers = [self._worker(), self._worker()]
         ports = self.ports
-        limits = {"limits": {"max_loops": 3}}
+        agent = {"limits": {"max_loops": 3}}
         windows = {"main": {"context_window_tokens": 1_000_000}}
-        publish_release(ports, release_document(tools={"echo": python_tool()}, agent=limits, models=windows))
+        publish_release(ports, release_document(tools={"echo": python_tool()}, agent=agent, models=windows))
         owner = ports.store.find_owner("assistant")
         assert owner is not None
         self.session_id = SessionId(ports.ids.new())
         ports.store.open_session(self.session_id, owner, self.on_busy)
-        self.account = Account(self.on_busy.value)
+        self.account = Account(self.on_busy.value, limits.UNDELIVERED_INPUTS_MAX)
 
     # -- commands -----------------------------------------------------------------------------------
 
@@ -171,6 +172,32 @@ class Talk(RuleBasedStateMachine):
         for _ in range(rows):
             self._run_row(place)
         self._struck(place, point, say)
+
+    @precondition(lambda self: self.account.live is not None)
+    @rule(place=WORKERS, said=SAID, rows=st.integers(1, 6))
+    def say_to_a_prepare(self, place: int, said: list[tuple[Sending, str]], rows: int) -> None:
+        """Behind what a prepare has read, before its commit, whatever step it is part of."""
+        prepares: list[str] = []
+
+        def say() -> None:
+            for sending, words in said:
+                self._say(sending, words)
+
+        def trigger(point: str, detail: str) -> None:
+            if (point, detail) == ("tail.raise", "prepare_context"):
+                prepares.append(point)
+            elif point == "commit.before" and len(prepares) == 1:
+                prepares.append(point)
+                self._guarded(say)
+
+        faults.install(trigger)
+        try:
+            while rows and not prepares:
+                rows -= 1
+                self._run_row(place)
+        finally:
+            faults.install(None)
+        self._settle()
 
     @precondition(lambda self: self.account.live is not None)
     @rule(place=WORKERS, point=POINTS)
@@ -498,12 +525,16 @@ def _live_through(
 
 @pytest.mark.parametrize("on_busy", OnBusy)
 def test_C02_C07_C08_L13_every_input_is_where_the_account_says_whatever_happens(
-    sqlite_template: Path, tmp_path: Path, on_busy: OnBusy
+    sqlite_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_busy: OnBusy
 ) -> None:
+    monkeypatch.setattr(limits, "UNDELIVERED_INPUTS_MAX", ROOM)
     _live_through(sqlite_template, tmp_path, on_busy, examples=EXAMPLES, steps=25, audit_every=AUDIT_EVERY)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("on_busy", OnBusy)
-def test_C02_C07_C08_L13_the_same_for_long(sqlite_template: Path, tmp_path: Path, on_busy: OnBusy) -> None:
+def test_C02_C07_C08_L13_the_same_for_long(
+    sqlite_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_busy: OnBusy
+) -> None:
+    monkeypatch.setattr(limits, "UNDELIVERED_INPUTS_MAX", ROOM)
     _live_through(sqlite_template, tmp_path, on_busy, examples=300, steps=60, audit_every=1)

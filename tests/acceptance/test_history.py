@@ -1,6 +1,7 @@
 """What later runs of a session see of earlier ones: projection, repair, protection, cost (seed 000, 4-6)."""
 
 import json
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -16,8 +17,10 @@ from agentloom_worker.domain.session import OnBusy
 from agentloom_worker.errors import Code, InvariantError
 from agentloom_worker.ids import InputId
 from agentloom_worker.llm.adapters.scripted import CallsTurn, FailureTurn, ScriptedCall, TextTurn
+from agentloom_worker.runtime import history
 from agentloom_worker.runtime.ports import Settings
 from agentloom_worker.runtime.request import rebuild_request
+from agentloom_worker.storage.store import Store
 from agentloom_worker.storage.tables import metadata
 from tests.acceptance.harness import assert_paired, at_fault, frozen_bodies, frozen_requests, operations, run_of
 from tests.conversation import (
@@ -441,6 +444,42 @@ def test_words_that_come_during_the_first_prepare_do_not_make_it_read_the_histor
     conversation.finish()
     assert _told(conversation)[-4:] == ["user: Q2", "user: and 0", "user: and 1", "user: and 2"]
     assert run_audit(conversation.ports) == ()
+
+
+@pytest.mark.parametrize("how", [STEPWISE, FUSED])
+@pytest.mark.parametrize("recent", [0, 2])
+def test_a_history_that_no_request_can_hold_is_read_no_further_than_that_takes(
+    clean_sqlite: str, monkeypatch: pytest.MonkeyPatch, how: Settings, recent: int
+) -> None:
+    """Whatever a session has gathered: the run ends with its numbers, and its process holds a few pages of it."""
+    budget, text = 20_000 - 4096 - 256, "x" * 8000
+    windows = {"main": {"context_window_tokens": 20_000}}
+    conversation = converse(clean_sqlite, settings=how, models=windows, context={"recent_runs": recent})
+    for number in range(30):
+        conversation.ask(f"{number}: {text}")
+        conversation.stop()
+    read: list[int] = []
+    real = Store.load_bodies
+
+    def counted(*arguments: Any) -> list[bytes]:
+        found = real(*arguments)
+        read.append(sum(len(body) for body in found))
+        return found
+
+    monkeypatch.setattr(history, "HISTORY_RUNS_PAGE", 10)
+    monkeypatch.setattr(history, "HISTORY_BLOBS", 2)
+    monkeypatch.setattr(Store, "load_bodies", counted)
+    conversation.ask("now")
+    run = conversation.finish()
+    assert (run.status, run.end_code) == (RunStatus.FAILED, Code.CONTEXT_WINDOW_EXCEEDED)
+    assert "or more" in (run.end_detail or "") and _sum(run.end_detail or "") > budget
+    assert max(read) < 3 * len(text), "so many bodies are held at once"
+    # A slice that is loaded anew, step by step, builds its view again: twice at most.
+    assert sum(read) <= 2 * (2 * budget + 4 * len(text))
+    assert conversation.requests == []
+    read.clear()
+    assert run_audit(conversation.ports) == ()
+    assert sum(read) < len(text), "what no request has shown, the audit does not build"
 
 
 def _to(conversation: Conversation, *, loops: int) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from agentloom_worker import limits
 from agentloom_worker.audit import run_audit
 from agentloom_worker.canonical import parse
 from agentloom_worker.domain.model import Category, Executed, Failure, FirstOutputKind, Partial, ResponseCall
@@ -538,3 +539,89 @@ def test_A6_a_supplement_that_comes_in_the_middle_of_a_fused_step_is_in_the_requ
             talk.worker.drive()
         assert talk.users(run_id) == [["first"], ["first", "meanwhile"]]
         assert json.dumps(frozen_requests(talk.ports, run_id)[1]).count("meanwhile") == 1
+
+
+@both
+def test_A9_a_flood_of_supplements_meets_a_bound_and_nothing_of_it_is_lost(
+    database_url: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a run has them or they wait for one; what was refused is taken under its key when there is room."""
+    monkeypatch.setattr(limits, "UNDELIVERED_INPUTS_MAX", 4)
+    taken: list[str] = []
+    refused: list[str] = []
+
+    def flood(talk: Talk, texts: list[str]) -> None:
+        for text in texts:
+            try:
+                talk.say(text, SUPPLEMENT)
+                taken.append(text)
+            except RequestError as error:
+                assert error.code is Code.SESSION_QUEUE_FULL
+                refused.append(text)
+
+    def script(talk: Talk, request: ScriptedRequest) -> ScriptedTurn:
+        match _loop_no(request) if len(talk.runs()) == 1 else 0:
+            case 1:
+                flood(talk, [f"early {number}" for number in range(5)])
+                return CALL
+            case 2:
+                flood(talk, [f"late {number}" for number in range(5)])
+                stop_run(talk.ports, talk.runs()[0].run_id)
+                flood(talk, ["stopping 1"])
+        return TextTurn("done")
+
+    with talking(database_url, script, settings=settings) as talk:
+        first = run_of_receipt(talk.say("first"))
+        talk.worker.drive()
+        # The question was with the model when the first flood came, and three of that one when the second did.
+        assert taken == ["early 0", "early 1", "early 2", "late 0"]
+        assert talk.users(first)[-1] == ["first", "early 0", "early 1", "early 2"]
+        flood(talk, ["after"])
+        assert len(taken) == 4, "four were carried on"
+        assert refused == ["early 3", "early 4", "late 1", "late 2", "late 3", "late 4", "stopping 1", "after"]
+        second = run_of_receipt(talk.say("second"))
+        talk.worker.drive()
+        assert talk.users(second)[-1] == [*taken, "second"]
+        flood(talk, ["early 3"])
+        assert taken[4:] == ["early 3"]
+
+
+def test_A9_two_floods_at_once_do_not_pass_the_bound(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was decided on a session that had room is asserted by the commit."""
+    monkeypatch.setattr(limits, "UNDELIVERED_INPUTS_MAX", 2)
+    with talking(database_url, plain) as talk:
+        with at_fault("command.before", "ask", lambda: talk.say("quicker", SUPPLEMENT)):
+            talk.say("slower", SUPPLEMENT)
+        with (
+            at_fault("command.before", "ask", lambda: query(talk.ports, "SELECT 1")),
+            pytest.raises(RequestError) as refused,
+        ):
+            talk.say("third", SUPPLEMENT)
+        assert refused.value.code is Code.SESSION_QUEUE_FULL
+        monkeypatch.setattr(limits, "UNDELIVERED_INPUTS_MAX", 3)
+        with (
+            at_fault("command.before", "ask", lambda: talk.say("the last", SUPPLEMENT)),
+            pytest.raises(RequestError) as late,
+        ):
+            talk.say("too late", SUPPLEMENT)
+        assert late.value.code is Code.SESSION_QUEUE_FULL
+        assert [row[0] for row in query(talk.ports, "SELECT count(*) FROM user_input")] == [3]
+
+
+def test_A9_the_bytes_of_what_waits_are_bounded_in_blobs_and_rows_alike(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large, small = "x" * 10_000, "y" * 1000
+    monkeypatch.setattr(limits, "UNDELIVERED_BYTES_MAX", 2 * (10_000 + 2) + 1000)
+    with talking(database_url, plain) as talk:
+        talk.say(large, SUPPLEMENT, "1")
+        talk.say(large, SUPPLEMENT, "2")
+        with pytest.raises(RequestError) as refused:
+            talk.say(small, SUPPLEMENT, "3")
+        assert refused.value.code is Code.SESSION_QUEUE_FULL
+        talk.say(small[2:], SUPPLEMENT, "3")
+        run_id = run_of_receipt(talk.say("all of it?"))
+        talk.worker.drive()
+        (request,) = frozen_requests(talk.ports, run_id)
+        words = [message["content"] for message in request["messages"] if message["role"] == "user"]
+        assert words == [large, large, small[2:], "all of it?"]

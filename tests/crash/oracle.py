@@ -55,9 +55,10 @@ POINTS: dict[str, Death] = {
     # The claim was void before; what it had brought back is lost with the process, or kept (R3).
     "late.before":            Death("held",           True,         True,          EITHER),
     "late.after":             Death("none",           True,         True,          EITHER),
-    # A client that asks or publishes holds no row, and does it again. One that stops does so during an attempt
-    # of its own process, before the first output: then that claim dies with it, and the stop stands or does not.
+    # A client that asks, publishes or opens a session holds no row, and does it again. One that stops does so during
+    # an attempt of its own process, before the first output: then that claim dies with it, and the stop stands or not.
     "command.before":         Death("held",           True,         False,         ()),
+    "command.between":        Death("held",           True,         False,         ()),
     "command.after":          Death("held",           True,         False,         EITHER),
 }  # fmt: skip
 

@@ -40,7 +40,7 @@ FIT = (
     "carried", "enqueued", "three_runs",
 )  # fmt: skip
 # Those that are reached without holding a run: a client's command, and what comes too late.
-ELSEWHERE = {"tail.raise", "late.before", "late.after", "command.before", "command.after"}
+ELSEWHERE = {"tail.raise", "late.before", "late.after", "command.before", "command.between", "command.after"}
 
 
 @dataclass(frozen=True)

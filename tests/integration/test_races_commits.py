@@ -22,12 +22,20 @@ from agentloom_worker.domain.run import Phase, RunStatus
 from agentloom_worker.domain.session import DeliveryState
 from agentloom_worker.errors import Code, PersistenceUnavailableError, RevisionConflictError
 from agentloom_worker.ids import ClaimToken, DispatchId, ProcessId
-from agentloom_worker.limits import BLOB_GRACE_S, FUSED_TRIES, REBUILD_TRIES, STEP_BACKOFF_INITIAL_S
+from agentloom_worker.limits import (
+    BLOB_GRACE_S,
+    FUSED_TRIES,
+    REBUILD_TRIES,
+    STEP_BACKOFF_INITIAL_S,
+    STEP_BACKOFF_MAX_S,
+    STEP_FAILURES_MAX,
+)
 from agentloom_worker.llm.adapters.scripted import ScriptedRequest, ScriptedTurn, TextTurn
 from agentloom_worker.runtime.commit import commit
 from agentloom_worker.runtime.ports import Settings
 from agentloom_worker.storage import blob, schema
 from agentloom_worker.storage.dispatch import HOLD
+from agentloom_worker.storage.driver import NotAppliedError
 from agentloom_worker.storage.tables import metadata
 from tests import tools
 from tests.factories import python_tool
@@ -216,19 +224,39 @@ def test_T3_a_conflict_rebuilds_the_commit_and_never_repeats_the_effect(
     assert operation.attempts_made == 1
 
 
-def test_T3_a_pure_step_that_never_gets_through_backs_off(clean_postgres: str) -> None:
+def test_T3_a_pure_step_that_never_gets_through_backs_off_without_failing(clean_postgres: str) -> None:
     ground = stand(clean_postgres)
     worker = ground.other_worker()
-    _disturb(worker, ground, REBUILD_TRIES)
+    rounds = STEP_FAILURES_MAX + 2
+    _disturb(worker, ground, REBUILD_TRIES * rounds)
     row = ground.row_of("prepare_context")
-    assert worker.runner.run(row)
+    contended = telemetry.counters().get("steps_contended", 0)
+    for _ in range(rounds):
+        assert worker.runner.run(row)
 
-    (found,) = [held for held in ground.store.list_dispatches() if held.dispatch_id == row]
-    assert (found.claimed_by, found.attempts, found.failures, found.parked_at) == (None, 0, 1, None)
-    assert found.not_before > ground.clock.wall_us()
-    ground.clock.advance(STEP_BACKOFF_INITIAL_S)
+        (found,) = [held for held in ground.store.list_dispatches() if held.dispatch_id == row]
+        assert (found.claimed_by, found.attempts, found.failures, found.parked_at) == (None, 0, 0, None)
+        assert found.not_before > ground.clock.wall_us()
+        ground.clock.advance(STEP_BACKOFF_INITIAL_S)
+    assert telemetry.counters()["steps_contended"] == contended + rounds
     assert worker.runner.run(row)
     assert ground.slice().node.phase is Phase.FREEZE
+
+
+def test_T3_a_conflict_with_rows_that_stand_still_is_a_failure_and_parks(clean_postgres: str) -> None:
+    ground = stand(clean_postgres)
+    worker = ground.other_worker()
+
+    def refuse(*_arguments: Any) -> Any:
+        raise NotAppliedError(Code.REVISION_CONFLICT, "a row that nobody moves")
+
+    worker.ports.store.commit = refuse  # type: ignore[method-assign, assignment]
+    row = ground.row_of("prepare_context")
+    for failures in range(1, STEP_FAILURES_MAX + 1):
+        assert worker.runner.run(row)
+        (found,) = [held for held in ground.store.list_dispatches() if held.dispatch_id == row]
+        assert (found.failures, found.parked_at is not None) == (failures, failures == STEP_FAILURES_MAX)
+        ground.clock.advance(STEP_BACKOFF_MAX_S)
 
 
 def test_D02_a_model_attempt_whose_holder_paused_is_fenced_and_its_fact_kept_once(clean_postgres: str) -> None:

@@ -10,6 +10,7 @@ from agentloom_worker.domain.run import EndCause, LoopTicket, Phase, TicketState
 from agentloom_worker.domain.session import DeliveryState, PendingInput
 from agentloom_worker.errors import Code, InvariantError
 from agentloom_worker.frozen import replace
+from agentloom_worker.limits import HISTORY_BUDGETS
 from agentloom_worker.llm.adapter import ModelAdapter
 from agentloom_worker.runtime.ending import end_node, settle_successor
 from agentloom_worker.runtime.ports import Ports
@@ -115,8 +116,10 @@ def _too_large(slice_: Slice, operation: Operation, key: str, size: Breakdown) -
     budget = slice_.release.budget
     available = budget.input_budget_tokens
     code = Code.CONTEXT_PROTECTED_INPUT_TOO_LARGE if size.fixed > available else Code.CONTEXT_WINDOW_EXCEEDED
+    # A history that is far too large is not read to its end.
+    more = " or more" if size.total > HISTORY_BUDGETS * available else ""
     detail = (
-        f"the request is estimated at {size.total} tokens ({size.fixed} of them fixed): system prompt"
+        f"the request is estimated at {size.total} tokens{more} ({size.fixed} of them fixed): system prompt"
         f" {size.system_prompt} + tools {size.tools} + protected inputs {size.protected_inputs} + history"
         f" {size.history} ({history_of(slice_.run)} earlier runs) + own records {size.own_records} + envelope"
         f" {size.envelope}; the budget is {available} = window {budget.window_tokens} - output reserve"
