@@ -34,7 +34,7 @@ from agentloom_worker.cli import (
 )
 from agentloom_worker.cli.output import print_json
 from agentloom_worker.cli.place import AsJson
-from agentloom_worker.errors import AgentloomError
+from agentloom_worker.errors import AgentloomError, Code
 from agentloom_worker.version import __version__
 
 app = typer.Typer(
@@ -96,6 +96,7 @@ app.command("dev-model")(devmodel.dev_model)
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command line (the process's own by default) and leave by SystemExit."""
+    _replace_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that cannot show a character gets a question mark, not a traceback.
@@ -110,3 +111,17 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(1)
     finally:
         telemetry.log_no_more()
+
+
+def _replace_closed_streams() -> None:
+    """A shell can start a program without the three streams; the next file that is opened would take their place."""
+    closed = sys.stdout is None
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+    if closed:
+        typer.echo(
+            f"error {Code.INPUT_INVALID}: stdout is closed: send it somewhere, to /dev/null if need be", err=True
+        )
+        sys.exit(1)
