@@ -218,6 +218,26 @@ def test_a_database_url_is_never_shown_with_its_password(cli: Cli) -> None:
     assert "hunter2" not in result.out + result.err
 
 
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("postgresql://me:hunter2@127.0.0.1:1/x", "connection refused"),
+        ("postgresql://me:hunter2@no.such.host.invalid/x", "the host's name is unknown"),
+    ],
+)
+def test_a_database_that_cannot_be_asked_says_why(cli: Cli, url: str, reason: str) -> None:
+    result = cli("runs", "list", "--database", url)
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("error PERSISTENCE_UNAVAILABLE: postgresql://me:***@") and f"({reason})" in result.err
+
+
+def test_a_file_that_is_no_store_says_so(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "agentloom.sqlite").write_text("certainly not a database, and longer than the header of one is\n" * 40)
+    result = cli("runs", "list", "--embedded", tmp_path)
+    assert (result.code, result.out) == (1, "")
+    assert "(file is not a database): check that the file is a store of this program" in result.err
+
+
 def test_the_store_is_taken_from_the_environment_unless_an_option_names_one(
     cli: Cli, made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
