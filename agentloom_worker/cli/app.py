@@ -32,7 +32,7 @@ from agentloom_worker.cli import (
     settings,
     steps,
 )
-from agentloom_worker.cli.output import print_json
+from agentloom_worker.cli.output import print_json, print_text
 from agentloom_worker.cli.place import AsJson
 from agentloom_worker.errors import AgentloomError, Code
 from agentloom_worker.version import __version__
@@ -47,11 +47,21 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print_text(__version__)
+        raise typer.Exit
+
+
 @app.callback()
 def configure(
+    *,
     log_level: Annotated[
         str, typer.Option("--log-level", metavar="LEVEL", help="What goes to stderr as JSON lines: debug … error, off.")
     ] = "error",
+    _version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and leave.")
+    ] = False,
 ) -> None:
     """Durable runs of LLM agents."""
     levels = {
@@ -69,7 +79,7 @@ def version(as_json: AsJson = False) -> None:
     if as_json:
         print_json({"version": __version__})
     else:
-        typer.echo(__version__)
+        print_text(__version__)
 
 
 app.command("demo")(demo.demo)

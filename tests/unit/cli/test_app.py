@@ -164,6 +164,7 @@ def park(store: Made) -> str:
 
 def test_version_is_printed(cli: Cli) -> None:
     assert cli("version").out == f"{__version__}\n"
+    assert cli("--version").out == f"{__version__}\n"
 
 
 @pytest.mark.parametrize(
@@ -491,11 +492,15 @@ def test_validate_says_that_a_file_cannot_be_read(cli: Cli, tmp_path: Path) -> N
     assert "error INPUT_INVALID: cannot read" in result.err
 
 
-def test_a_dev_model_script_that_is_wrong_leaves_with_2(cli: Cli, tmp_path: Path) -> None:
+def test_a_dev_model_script_that_is_wrong_or_not_there_leaves_with_1_as_every_refusal(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "script.yaml"
     file.write_text("turns: 7\n")
     result = cli("dev-model", file)
-    assert (result.code, bool(result.err)) == (2, True)
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("error INPUT_INVALID: the script has")
+    result = cli("dev-model", tmp_path / "none.yaml")
+    assert (result.code, result.out) == (1, "")
+    assert result.err == f"error INPUT_INVALID: cannot serve: {tmp_path / 'none.yaml'}: No such file or directory\n"
 
 
 def test_the_page_of_settings_is_current() -> None:
