@@ -13,6 +13,7 @@ READY := $(VENV)/.ready
 .PHONY: help setup demo fleet test test-all soak bench check clean
 
 help:
+	@echo "make setup     the virtual environment in .venv, which every other target makes as well"
 	@echo "make demo      watch an agent work, embedded: no key and no service needed"
 	@echo "make fleet     workers and beat on this machine, twenty runs through the broker, where each step ran"
 	@echo "make test      the tests, with PostgreSQL and Redis found or started (under 10 minutes)"

@@ -20,10 +20,10 @@ from agentloom_worker.llm.adapters import AdapterPorts, Adapters
 from agentloom_worker.llm.adapters.scripted import Script
 from agentloom_worker.runtime.ports import Ports, Settings, ToolRunner
 from agentloom_worker.runtime.relay import Relay
-from agentloom_worker.settings import FleetSettings
+from agentloom_worker.settings import PREFIX, FleetSettings, load_settings
 from agentloom_worker.storage.driver import KEEPER_CONNECTIONS
 from agentloom_worker.storage.schema import migrate
-from agentloom_worker.storage.store import open_store
+from agentloom_worker.storage.store import check_url, open_store
 
 # Alembic keeps its state in module globals: one migration a process at a time.
 _migrating = threading.Lock()
@@ -75,6 +75,19 @@ class FleetPorts:
     ports: Ports
     relay: Relay
     publisher: Publisher
+
+
+def load_process_settings() -> FleetSettings:
+    """The settings of a process of the fleet, its database's URL checked as well; `load_settings` knows no database.
+
+    Raises RequestError naming the variable that is wrong, never its value.
+    """
+    settings = load_settings()
+    try:
+        check_url(settings.database.get_secret_value())
+    except RequestError as error:
+        raise RequestError(error.code, f"{PREFIX}DATABASE: {error.message}") from None
+    return settings
 
 
 def broker_address(settings: FleetSettings) -> BrokerAddress:

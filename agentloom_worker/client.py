@@ -180,6 +180,11 @@ class Agentloom:
 
         return cls(made.ports, None, RunSignal(), made.publisher.close)
 
+    @property
+    def runs_steps(self) -> bool:
+        """Whether this process runs steps, or leaves them to others."""
+        return self._dispatcher is not None
+
     def __enter__(self) -> Self:
         return self
 

@@ -20,6 +20,7 @@ from agentloom_worker.runtime.ports import KeepTransport, Settings
 PREFIX = "AGENTLOOM_"
 _REDIS_SCHEMES = ("redis://", "rediss://", "sentinel://")
 _SCHEMES = (*_REDIS_SCHEMES, "amqp://", "amqps://")
+_VALKEY = ("valkey://", "valkeys://")
 
 
 def _check_address(address: str) -> None:
@@ -187,7 +188,7 @@ class FleetSettings(BaseSettings):
         text = value.strip().replace("valkeys://", "rediss://").replace("valkey://", "redis://")
         schemes = _SCHEMES if field.field_name == "broker" else _REDIS_SCHEMES
         if text and not text.startswith(schemes):
-            raise ValueError(f"begin it with one of {', '.join(schemes)}")
+            raise ValueError(f"begin it with one of {', '.join((*schemes, *_VALKEY))}")
         for address in filter(None, text.split(";")):
             _check_address(address)
         return text or None
@@ -268,7 +269,7 @@ def load_settings(given: Mapping[str, str | None] | None = None) -> FleetSetting
         for problem in error.errors(include_input=False, include_url=False):
             where = problem["loc"]
             name = f"{PREFIX}{str(where[0]).upper()}: " if where else ""
-            lines.append(f"{name}{problem['msg']}")
+            lines.append(f"{name}{problem['msg'].removeprefix('Value error, ')}")
         raise RequestError(Code.INPUT_INVALID, "; ".join(lines)) from None
 
 

@@ -2,15 +2,16 @@
 
 import sys
 
+from agentloom_worker.bootstrap import load_process_settings
 from agentloom_worker.errors import RequestError
-from agentloom_worker.settings import FleetSettings, load_settings
+from agentloom_worker.settings import FleetSettings
 
 _EX_CONFIG = 78
 
 
 def _load() -> FleetSettings:
     try:
-        return load_settings()
+        return load_process_settings()
     except RequestError as error:
         sys.stderr.write(f"{error.message}\n")
         raise SystemExit(_EX_CONFIG) from None

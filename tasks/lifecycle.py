@@ -8,8 +8,10 @@ children) drains in a thread of its own.
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 from billiard.process import current_process
@@ -61,7 +63,8 @@ def process() -> FleetProcess:
 
 
 def connect(app: Celery) -> None:
-    """Listen to the signals of a worker."""
+    """Listen to the signals of a worker, and find the tools that stand beside this package."""
+    _import_from_beside()
     app.steps["worker"].add(_HearEarlySignal)
     signals.worker_init.connect(_init, weak=False)
     signals.worker_process_init.connect(_init_child, weak=False)
@@ -70,6 +73,14 @@ def connect(app: Celery) -> None:
     signals.worker_process_shutdown.connect(_leave_child, weak=False)
     signals.task_unknown.connect(_unknown, weak=False)
     signals.task_rejected.connect(_rejected, weak=False)
+
+
+def _import_from_beside() -> None:
+    """Celery's script takes the working directory back after it has imported `-A`; tools are imported later.
+
+    Last, so that nothing there hides a library.
+    """
+    sys.path.append(str(Path(__file__).parents[1]))
 
 
 class _HearEarlySignal(bootsteps.StartStopStep):  # type: ignore[misc]

@@ -106,6 +106,9 @@ class Fleet:
     processes: list[FleetProcessHandle] = field(default_factory=list)
     # Forks the processes, so that they begin at once; without it each is a program of its own.
     nursery: Nursery | None = None
+    # A folder with a copy of the deployment: the processes are then started there by the script `celery`, which, other
+    # than `python -m celery`, does not leave the working directory among the places to import from.
+    deployment: Path | None = None
 
     @property
     def ports(self) -> Ports:
@@ -168,10 +171,12 @@ class Fleet:
     ) -> subprocess.Popen[bytes] | WarmProcess:
         if self.nursery is not None:
             return self.nursery.start(arguments, environment, log)
+        script = Path(sys.executable).with_name("celery")
+        program = [sys.executable, "-m", "celery"] if self.deployment is None else [str(script)]
         with log.open("wb") as output:
             return subprocess.Popen(
-                [sys.executable, "-m", "celery", *arguments],
-                cwd=ROOT,
+                [*program, *arguments],
+                cwd=self.deployment or ROOT,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -78,6 +78,9 @@ def load_handler(handler_ref: str) -> Callable[..., object]:
         loaded = _import(handler_ref) if ":" in handler_ref else _load_entry_point(handler_ref)
     except LookupError as error:
         raise _refused(handler_ref, str(error.args[0])) from error
+    except ModuleNotFoundError as error:
+        remedy = "put it into the working directory or on PYTHONPATH, or install it (docs/python-tools.md)"
+        raise _refused(handler_ref, f"cannot be imported: {error}: {remedy}") from error
     except Exception as error:  # a foreign module may raise anything while it is imported
         raise _refused(handler_ref, f"cannot be imported: {type(error).__name__}: {error}") from error
     if not callable(loaded):
@@ -166,7 +169,7 @@ def _import(handler_ref: str) -> object:
     found: object = importlib.import_module(module_name)
     for part in path.split("."):
         if not hasattr(found, part):
-            raise LookupError(f"{module_name} has no {path!r}")
+            raise LookupError(f"cannot be found: {module_name} has no {path!r}")
         found = getattr(found, part)
     return found
 
@@ -232,7 +235,7 @@ def _parameter_problem(parameter: inspect.Parameter, hints: Mapping[str, Any]) -
     if parameter.kind is parameter.POSITIONAL_ONLY:
         return "is positional-only; arguments are passed by name"
     if parameter.name not in hints:
-        return "has no annotation"
+        return "has no annotation: write one, or give the tool an input_schema"
     default = ... if parameter.default is parameter.empty else parameter.default
     try:
         _model({"p0": (parameter.name, hints[parameter.name], default)}).model_json_schema(schema_generator=_Generator)

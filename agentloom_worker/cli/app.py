@@ -32,9 +32,9 @@ from agentloom_worker.cli import (
     settings,
     steps,
 )
-from agentloom_worker.cli.output import print_json
+from agentloom_worker.cli.output import print_json, print_text
 from agentloom_worker.cli.place import AsJson
-from agentloom_worker.errors import AgentloomError
+from agentloom_worker.errors import AgentloomError, Code
 from agentloom_worker.version import __version__
 
 app = typer.Typer(
@@ -47,11 +47,21 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print_text(__version__)
+        raise typer.Exit
+
+
 @app.callback()
 def configure(
+    *,
     log_level: Annotated[
         str, typer.Option("--log-level", metavar="LEVEL", help="What goes to stderr as JSON lines: debug … error, off.")
     ] = "error",
+    _version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and leave.")
+    ] = False,
 ) -> None:
     """Durable runs of LLM agents."""
     levels = {
@@ -69,7 +79,7 @@ def version(as_json: AsJson = False) -> None:
     if as_json:
         print_json({"version": __version__})
     else:
-        typer.echo(__version__)
+        print_text(__version__)
 
 
 app.command("demo")(demo.demo)
@@ -96,6 +106,7 @@ app.command("dev-model")(devmodel.dev_model)
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command line (the process's own by default) and leave by SystemExit."""
+    _replace_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that cannot show a character gets a question mark, not a traceback.
@@ -110,3 +121,17 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(1)
     finally:
         telemetry.log_no_more()
+
+
+def _replace_closed_streams() -> None:
+    """A shell can start a program without the three streams; the next file that is opened would take their place."""
+    closed = sys.stdout is None
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+    if closed:
+        typer.echo(
+            f"error {Code.INPUT_INVALID}: stdout is closed: send it somewhere, to /dev/null if need be", err=True
+        )
+        sys.exit(1)

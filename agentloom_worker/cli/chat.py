@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from agentloom_worker.cli.keyboard import Interrupts, Keyboard
-from agentloom_worker.cli.output import note
+from agentloom_worker.cli.output import note, own_stdout
 from agentloom_worker.cli.place import (
     Broker,
     Database,
@@ -68,7 +68,8 @@ def chat(
     if release is None and session is None:
         raise typer.BadParameter("give RELEASE, or --session ID")
     place = locate(embedded, database, broker, redis)
-    with terminable(), open_to_run(place, workers=chosen_workers(workers, broker, redis, place)) as loom:
+    workers = chosen_workers(workers, broker, redis, place)
+    with own_stdout(), terminable(), open_to_run(place, workers=workers) as loom:
         reference = None if release is None else publish(loom, release)
         found = _session(loom, session, reference)
         with Keyboard(loom.ports.clock, sys.stdin.fileno()) as keyboard:

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from agentloom_worker.cli.output import note
-from agentloom_worker.devmodel import ScriptInvalidError, serve
+from agentloom_worker.devmodel import serve
 from agentloom_worker.devmodel.request_log import BODIES_BYTES_MAX
+from agentloom_worker.errors import Code, RequestError
 
 
 def dev_model(
@@ -23,6 +23,6 @@ def dev_model(
     """Serve on the loopback interface until a signal ends it."""
     try:
         serve(script, port, log, bodies_bytes_max=bodies_bytes)
-    except (ScriptInvalidError, OSError) as error:
-        note(f"error: {error}")
-        raise typer.Exit(2) from None
+    except OSError as error:
+        named = f"{error.filename}: " if error.filename else ""
+        raise RequestError(Code.INPUT_INVALID, f"cannot serve: {named}{error.strerror}") from None

@@ -1,11 +1,15 @@
 """What commands print: tables and texts for people, JSON with stable keys for programs."""
 
+import contextlib
 import dataclasses
+import io
 import json
+import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
+from typing import TextIO
 from uuid import UUID
 
 import typer
@@ -14,10 +18,43 @@ from rich.table import Table
 from rich.text import Text
 
 from agentloom_worker.clock import to_text
+from agentloom_worker.errors import Code, RequestError
 
 PIPE_WIDTH = 180
 _SHOWN_CONTROLS = "\n\t"
 _LONE = re.compile("[\ud800-\udfff]")
+_STDOUT_FD = 1
+_ours: list[TextIO] = []
+
+
+@contextlib.contextmanager
+def own_stdout() -> Iterator[None]:
+    """Keep stdout for what the command prints: what a tool says there, or a program that it starts, goes to stderr."""
+    with contextlib.ExitStack() as stack:
+        _ours.append(_set_aside(stack))
+        stack.callback(_ours.pop)
+        stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        yield
+
+
+def _set_aside(stack: contextlib.ExitStack) -> TextIO:
+    """The stream that stdout was; where it is the process's own, descriptor 1 is stderr's meanwhile."""
+    before = sys.stdout
+    try:
+        if before.fileno() != _STDOUT_FD:
+            return before
+    except (AttributeError, OSError):
+        return before
+    before.flush()
+    kept = os.dup(_STDOUT_FD)
+    ours = stack.enter_context(os.fdopen(kept, "w", encoding=before.encoding, errors=before.errors))
+    os.dup2(sys.stderr.fileno(), _STDOUT_FD)
+    stack.callback(os.dup2, kept, _STDOUT_FD)
+    return ours
+
+
+def _stdout() -> TextIO:
+    return _ours[-1] if _ours else sys.stdout
 
 
 def document(value: object) -> object:
@@ -52,12 +89,13 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
         table.add_column(column, no_wrap=column == "id", overflow="fold")
     for row in rows:
         table.add_row(*(Text("" if cell is None else printable(str(cell))) for cell in row))
-    console().print(table)
+    with _printing():
+        console().print(table)
 
 
 def console(*, stderr: bool = False) -> Console:
     """A console on the streams as they are now, wide where nobody looks."""
-    stream = sys.stderr if stderr else sys.stdout
+    stream = sys.stderr if stderr else _stdout()
     return Console(
         file=stream, markup=False, highlight=False, emoji=False, width=None if stream.isatty() else PIPE_WIDTH
     )
@@ -65,13 +103,36 @@ def console(*, stderr: bool = False) -> Console:
 
 def print_text(text: str) -> None:
     """A text on stdout, verbatim; on a terminal without the characters that the terminal would obey."""
-    _write(printable(text) if sys.stdout.isatty() else text)
+    _write(printable(text) if _stdout().isatty() else text)
+
+
+def print_bytes(content: bytes) -> None:
+    """Bytes on stdout, with nothing added."""
+    with _printing():
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
 
 
 def _write(text: str) -> None:
     # typer.echo would take escape sequences out of what goes to a pipe.
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    with _printing():
+        _stdout().write(text + "\n")
+        _stdout().flush()
+
+
+@contextlib.contextmanager
+def _printing() -> Iterator[None]:
+    """Say what stdout refuses, as a full disk does. A reader that has gone away ends the command without a word."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        with contextlib.suppress(OSError, io.UnsupportedOperation):  # what could not be written is not tried again
+            os.dup2(os.open(os.devnull, os.O_WRONLY), _stdout().fileno())
+        raise RequestError(
+            Code.INPUT_INVALID, f"cannot write to stdout: {error.strerror}; what was stored stays: read it again"
+        ) from None
 
 
 def note(text: str) -> None:

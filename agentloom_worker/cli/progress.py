@@ -100,7 +100,8 @@ def follow(
         _stop(loom, found, option)
         raise
     except SystemExit:
-        note(f"run {found.run_id} goes on at the next start: agentloom run --resume {found.run_id} {option}")
+        when = "goes on at the next start" if loom.runs_steps else "goes on with those who run its steps; to watch it"
+        note(f"run {found.run_id} {when}: agentloom run --resume {found.run_id} {option}")
         raise
     return loom.run(found)
 

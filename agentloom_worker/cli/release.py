@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from agentloom_worker.cli.output import note, print_json, print_text
+from agentloom_worker.cli.output import note, own_stdout, print_json, print_text
 from agentloom_worker.cli.place import AsJson
 from agentloom_worker.client import read_release
 from agentloom_worker.errors import ReleaseInvalidError
@@ -33,7 +33,8 @@ def validate(
 ) -> None:
     """Check a release document, its tools included; every problem is listed with its path."""
     try:
-        resolved = resolve_release(read_release(file))
+        with own_stdout():  # it imports the tools
+            resolved = resolve_release(read_release(file))
     except ReleaseInvalidError as error:
         problems = [{"path": path, "text": text} for path, text in error.problems]
         if as_json:

@@ -1,12 +1,11 @@
 """`agentloom request`: a model operation's request, built again and its hash proven, or what its attempts received."""
 
 import json
-import sys
 from typing import Annotated
 
 import typer
 
-from agentloom_worker.cli.output import note, print_json, print_text
+from agentloom_worker.cli.output import note, print_bytes, print_json, print_text
 from agentloom_worker.cli.place import AsJson, Database, Embedded, locate, open_to_look
 from agentloom_worker.domain.transport import Transport
 
@@ -51,5 +50,4 @@ def _print_received(attempt_no: int, found: Transport) -> None:
         note(f"withheld: {found.withheld}")
     if found.omitted_bytes:
         note(f"{found.omitted_bytes} bytes are left out behind byte {found.cut_at}")
-    sys.stdout.buffer.write(found.body)
-    sys.stdout.buffer.flush()
+    print_bytes(found.body)

@@ -1,13 +1,12 @@
 """`agentloom run`: ask questions of a release, one after the other, or follow a run that is there already."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from agentloom_worker.cli.output import note, print_json, print_text
+from agentloom_worker.cli.output import note, own_stdout, print_json, print_text
 from agentloom_worker.cli.place import (
     AsJson,
     Broker,
@@ -21,8 +20,8 @@ from agentloom_worker.cli.place import (
     terminable,
 )
 from agentloom_worker.cli.progress import Progress, follow
+from agentloom_worker.cli.words import read_words
 from agentloom_worker.client import Agentloom, ReleaseRef, RunLike, RunResult, read_release
-from agentloom_worker.limits import INPUT_BYTES_MAX
 
 
 def run(
@@ -63,22 +62,22 @@ def run(
     workers = chosen_workers(workers, broker, redis, place)
     results: list[RunResult] = []
     succeeded = True
-    with terminable(), open_to_run(place, workers=workers) as loom:
-        runs = [resume] if release is None else _ask_in_turn(loom, release, questions)
-        for asked in runs:
-            assert asked is not None, "the command line was checked"
-            results.append(follow(loom, asked, Progress(), option=place.option, timeout_s=timeout_s))
-            succeeded = tell(results[-1], quiet=as_json, option=place.option) and succeeded
-    if as_json:
-        print_json(results if len(questions) > 1 else results[0])
+    with own_stdout():
+        with terminable(), open_to_run(place, workers=workers) as loom:
+            runs = [resume] if release is None else _ask_in_turn(loom, release, questions)
+            for asked in runs:
+                assert asked is not None, "the command line was checked"
+                results.append(follow(loom, asked, Progress(), option=place.option, timeout_s=timeout_s))
+                succeeded = tell(results[-1], quiet=as_json, option=place.option) and succeeded
+        if as_json:
+            print_json(results if len(questions) > 1 else results[0])
     if not succeeded:
         raise typer.Exit(1)
 
 
 def _ask_in_turn(loom: Agentloom, release: Path, questions: list[str]) -> Iterator[RunLike]:
     """Ask each question when the caller comes for it, all in one session."""
-    # Read before anything is asked, and one character more than is allowed, so that it is refused, not cut.
-    texts = [sys.stdin.read(INPUT_BYTES_MAX + 1) if text == "-" else text for text in questions]
+    texts = [read_words(text) for text in questions]  # before anything is asked
     reference = publish(loom, release)
     session = loom.open_session(reference)
     if len(texts) > 1:

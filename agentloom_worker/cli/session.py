@@ -1,18 +1,18 @@
 """`agentloom session`: conversations that outlive their runs. Open one, send words, look at what became of them."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from agentloom_worker.bootstrap import migrate_database
-from agentloom_worker.cli.output import note, print_json, print_table, print_text
+from agentloom_worker.cli.output import note, own_stdout, print_json, print_table, print_text
 from agentloom_worker.cli.place import AsJson, Broker, Database, Embedded, Place, Redis, locate, open_to_look
 from agentloom_worker.cli.run import publish
+from agentloom_worker.cli.words import read_words
 from agentloom_worker.client import InputKind, InputReceipt, OnBusy, ReleaseRef, SessionRound
 from agentloom_worker.clock import to_text
-from agentloom_worker.limits import HISTORY_RUNS_PAGE, INPUT_BYTES_MAX, INPUTS_PAGE
+from agentloom_worker.limits import HISTORY_RUNS_PAGE, INPUTS_PAGE
 
 app = typer.Typer(help="Sessions: open one, send to it, read it.", no_args_is_help=True)
 SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.")]
@@ -40,7 +40,7 @@ def open_session(
     document = Path(agent) if Path(agent).suffix in DOCUMENTS else None
     if document is not None:
         _make(place)
-    with open_to_look(place) as loom:
+    with own_stdout(), open_to_look(place) as loom:
         named: ReleaseRef | str = agent if document is None else publish(loom, document)
         session = loom.open_session(named, on_busy=on_busy)
     if as_json:
@@ -111,9 +111,7 @@ def send(
     """
     if question and supplement:
         raise typer.BadParameter("--question or --supplement, not both")
-    if text == "-":
-        # One character more than is allowed, so that what is too long is refused, not cut.
-        text = sys.stdin.read(INPUT_BYTES_MAX + 1)
+    text = read_words(text)
     place = locate(embedded, database, broker, redis)
     with open_to_look(place) as loom:
         if question:

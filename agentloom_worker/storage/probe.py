@@ -53,7 +53,7 @@ def probe_database(url: str, clock: Clock) -> DatabaseFacts | Unreachable:
         with connect() as first, connect() as second:
             return _ask(first, clock, pooled=_is_pooled(first, second))
     except psycopg2.Error as error:
-        return Unreachable(_reason(error))
+        return Unreachable(reason_of(error))
 
 
 def _ask(connection: psycopg2.extensions.connection, clock: Clock, *, pooled: bool) -> DatabaseFacts:
@@ -102,8 +102,11 @@ def _one(cursor: psycopg2.extensions.cursor) -> Any:
     return row
 
 
-def _reason(error: psycopg2.Error) -> str:
-    """The server's own code and words; a connection's failure by its kind, since its text holds the address."""
+def reason_of(error: psycopg2.Error) -> str:
+    """Why PostgreSQL could not be asked, without a password or an address.
+
+    The server's own code and words; a connection's failure by its kind, since its text holds the address.
+    """
     if error.pgcode is not None:
         return f"{error.pgcode} {error.diag.message_primary or ''}".strip()
     text = str(error).casefold()

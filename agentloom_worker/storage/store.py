@@ -3,10 +3,12 @@
 Commits and how a store is opened stand here; what claims, steps, clients and upkeep ask in `store_*.py`.
 """
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg2
 import sqlalchemy as sa
 
 from agentloom_worker.canonical import canonical_bytes
@@ -27,6 +29,7 @@ from agentloom_worker.storage import blob, commit_log, operation, run, schema
 from agentloom_worker.storage.commit import build
 from agentloom_worker.storage.driver import Driver, NotAppliedError
 from agentloom_worker.storage.postgres import PostgresDriver, is_unreachable
+from agentloom_worker.storage.probe import reason_of
 from agentloom_worker.storage.sqlite import SqliteDriver
 from agentloom_worker.storage.store_claims import Claims, SweptRow
 from agentloom_worker.storage.store_clients import Clients, FrozenBody
@@ -35,6 +38,7 @@ from agentloom_worker.storage.store_slices import SliceRows, Slices
 from agentloom_worker.storage.store_upkeep import Upkeep
 from agentloom_worker.storage.template import Statement
 
+_POSTGRES = ("postgresql", "postgresql+psycopg2")
 # The reader may think between two reads for longer than a commit may, which holds locks.
 _SNAPSHOT = {
     "sqlite": ("BEGIN",),
@@ -129,12 +133,8 @@ class Store(Claims, Slices, Clients, History, Upkeep):
             found = schema.current_revision(self.driver.engine)
         except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
             original = getattr(error, "orig", None)
-            cause = type(original or error).__name__
             kind = PersistenceUnreachableError if is_unreachable(original) else PersistenceUnavailableError
-            raise kind(
-                f"{self.shown_url} cannot be read ({cause}): check that the database is up, that the URL is right and"
-                " that its user may read it"
-            ) from error
+            raise kind(f"{self.shown_url} cannot be read ({_reason(original or error)}): {self._remedy}") from error
         needed = schema.newest_revision()
         schema.refuse_newer(found)
         if found != needed:
@@ -147,7 +147,25 @@ class Store(Claims, Slices, Clients, History, Upkeep):
     @property
     def shown_url(self) -> str:
         """The URL for people: without password and without parameters, which may hold one."""
-        return sa.engine.make_url(self.url).set(query={}).render_as_string(hide_password=True)
+        url = sa.engine.make_url(self.url)
+        return url.set(drivername=url.get_backend_name(), query={}).render_as_string(hide_password=True)
+
+    @property
+    def _remedy(self) -> str:
+        if self.url.startswith("sqlite"):
+            return "check that the file is a store of this program and that its folder can be written"
+        return "check that the database is up, that the URL is right and that its user may read it"
+
+
+def _reason(error: BaseException) -> str:
+    """Why the database could not be asked, without a password."""
+    match error:
+        case psycopg2.Error():
+            return reason_of(error)
+        case sqlite3.Error():
+            return str(error)
+        case _:
+            return type(error).__name__
 
 
 class _Snapshot(Store):
@@ -162,8 +180,8 @@ class _Snapshot(Store):
         yield self._conn
 
 
-def open_store(url: str, clock: Clock, *, pool_size: int = 12) -> Store:
-    """Open `postgresql+psycopg2://…` or `sqlite:///path`. Opens no connection yet."""
+def check_url(url: str) -> sa.URL:
+    """A URL that `open_store` takes, parsed. Raises RequestError without it, since it may hold a password."""
     try:
         parsed = sa.engine.make_url(url)
     except (sa.exc.ArgumentError, ValueError):
@@ -171,16 +189,21 @@ def open_store(url: str, clock: Clock, *, pool_size: int = 12) -> Store:
         raise RequestError(
             Code.INPUT_INVALID, "this is no database URL: use postgresql://… or sqlite:///path/to/file"
         ) from None
-    if parsed.drivername in ("postgresql", "postgresql+psycopg2"):
-        parsed = parsed.set(drivername="postgresql+psycopg2")
-        text = parsed.render_as_string(hide_password=False)
-        return Store(PostgresDriver(text, clock, schema.TEMPLATES, pool_size), clock, text)
-    if parsed.get_backend_name() == "sqlite" and parsed.database:
-        return Store(SqliteDriver(Path(parsed.database), clock), clock, url)
+    if parsed.drivername in _POSTGRES or (parsed.get_backend_name() == "sqlite" and parsed.database):
+        return parsed
     raise RequestError(
         Code.INPUT_INVALID,
         f"database URL of kind {parsed.drivername!r}: use postgresql://… or sqlite:///path/to/file",
     )
 
 
-__all__ = ["FrozenBody", "SliceRows", "Store", "SweptRow", "open_store"]
+def open_store(url: str, clock: Clock, *, pool_size: int = 12) -> Store:
+    """Open `postgresql+psycopg2://…` or `sqlite:///path`. Opens no connection yet."""
+    parsed = check_url(url)
+    if parsed.drivername in _POSTGRES:
+        text = parsed.set(drivername="postgresql+psycopg2").render_as_string(hide_password=False)
+        return Store(PostgresDriver(text, clock, schema.TEMPLATES, pool_size), clock, text)
+    return Store(SqliteDriver(Path(str(parsed.database)), clock), clock, url)
+
+
+__all__ = ["FrozenBody", "SliceRows", "Store", "SweptRow", "check_url", "open_store"]

@@ -21,6 +21,8 @@ import yaml
 
 from agentloom_worker.broker.address import BrokerAddress
 from agentloom_worker.broker.commands import CommandSender
+from agentloom_worker.errors import RequestError
+from agentloom_worker.settings import load_settings
 from agentloom_worker.wire.command import COMMANDS, Command, OpenSession, PublishRelease, Reply, StopRun, SubmitInput
 
 NAMES = {model: name for name, model in COMMANDS.items()}
@@ -85,6 +87,26 @@ def add(platform: Platform, session_id: UUID, text: str, replies: str) -> None:
     platform.do(SubmitInput(key=str(uuid4()), reply_to=replies, session_id=session_id, text=text, kind="supplement"))
 
 
+def read_release(path: Path) -> dict[str, Any]:
+    """The document as it stands; whether it is a release is the fleet's to say. Exits where it cannot be read."""
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        sys.exit(f"cannot read {path}: {error}")
+    if not isinstance(found, dict):
+        sys.exit(f"cannot read {path}: a release is a mapping")
+    return found
+
+
+def address(broker: str, key_prefix: str, queue_prefix: str) -> BrokerAddress:
+    """Where the broker stands. Exits where no fleet could stand there."""
+    try:
+        settings = load_settings({"broker": broker, "key_prefix": key_prefix, "queue_prefix": queue_prefix})
+    except RequestError as error:
+        sys.exit(error.message)
+    return BrokerAddress(settings.broker.get_secret_value(), settings.key_prefix, settings.queue_prefix)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Ask a question, add to what runs, or stop a run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -105,7 +127,8 @@ def main(arguments: list[str] | None = None) -> None:
     stopping.add_argument("run", type=UUID)
     given = parser.parse_args(arguments)
 
-    sender = CommandSender(BrokerAddress(given.broker, given.key_prefix, given.queue_prefix))
+    release = read_release(given.release) if given.verb == "ask" else {}
+    sender = CommandSender(address(given.broker, given.key_prefix, given.queue_prefix))
     platform = Platform(sender, given.outbox, every_s=given.every, give_up_s=given.give_up)
     # One reader has one queue for its receipts.
     replies = f"platform-{uuid4()}"
@@ -116,7 +139,7 @@ def main(arguments: list[str] | None = None) -> None:
         elif given.verb == "add":
             add(platform, given.session, given.text, replies)
         else:
-            print(f"run {ask(platform, yaml.safe_load(given.release.read_text()), given.text, replies)}")
+            print(f"run {ask(platform, release, given.text, replies)}")
     finally:
         sender.close()
 

@@ -1,5 +1,6 @@
 """A fleet of real Celery workers on real servers: whatever is lost, doubled, killed or drained, runs end right."""
 
+import shutil
 import signal
 import socket
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from tests.acceptance.harness import ask, dev_model, http_release, run_of, wait_
 from tests.brokers import Broker
 from tests.databases import connect
 from tests.factories import python_tool
-from tests.fleet import STEPS, Fleet, open_fleet
+from tests.fleet import ROOT, STEPS, Fleet, open_fleet
 from tests.servers import PostgresServer, RedisServer
 
 CALL = {"answer": {"tool_calls": [{"name": "echo", "arguments": {"text": "{{last_user_text}}"}}]}}
@@ -85,6 +86,23 @@ def silent(fleet: Fleet) -> Fleet:
     """The same database for an asker whose wake-ups nobody hears."""
     fleet.made.relay.publish = lambda due: None  # type: ignore[method-assign]
     return fleet
+
+
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+def test_tools_beside_the_deployment_are_found_by_its_workers(
+    fleet: Fleet, model: DevModel, pool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.deployment = tmp_path / "deployment"
+    for name in ("config", "tasks"):
+        shutil.copytree(ROOT / name, fleet.deployment / name, ignore=shutil.ignore_patterns("__pycache__"))
+    module = f"beside_{pool}"
+    (fleet.deployment / f"{module}.py").write_text('def echo(text: str) -> str:\n    return f"beside {text}"\n')
+    monkeypatch.syspath_prepend(fleet.deployment)
+    release = http_release(model, {"echo": {**python_tool(), "handler": f"{module}:echo"}})
+    fleet.worker(pool=pool, slots=2)
+    runs = [ask(fleet.ports, release, "who")]
+    wait_for_ends(fleet, runs)
+    assert_right(fleet, runs)
 
 
 def test_D06_duplicate_and_foreign_messages_change_nothing_and_all_runs_end_right(

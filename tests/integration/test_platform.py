@@ -15,6 +15,7 @@ from agentloom_worker.client import RunStatus
 from agentloom_worker.devmodel import DevModel, Outcome
 from agentloom_worker.errors import RequestError
 from agentloom_worker.settings import FleetSettings
+from examples.platform.main import main as example
 from tests.acceptance.harness import dev_model, http_release, wait_for
 from tests.brokers import Broker
 from tests.fleet import QUICK, ROOT, STEPS, Fleet, open_fleet
@@ -28,6 +29,29 @@ HELD = {
 FINAL = {"answer": {"text": "you said {{first_user_text}}"}}
 # Nobody looks at the table for a stop: what is heard in time was pushed.
 DEAF = {"CONTROL_POLL_S": "600", "CLAIM_TTL_S": "600", "CLAIM_RENEW_S": "100"}
+
+
+@pytest.mark.parametrize(
+    ("broker", "content", "words"),
+    [
+        ("redis://127.0.0.1:1/0", None, "cannot read {path}: [Errno 2] No such file or directory"),
+        ("redis://127.0.0.1:1/0", b"\xff", "cannot read {path}: 'utf-8' codec"),
+        ("redis://127.0.0.1:1/0", b"a: [", "cannot read {path}: while parsing"),
+        ("redis://127.0.0.1:1/0", b"- a", "cannot read {path}: a release is a mapping"),
+        ("127.0.0.1", b"a: b", "AGENTLOOM_BROKER: begin it with one of redis://"),
+    ],
+)
+def test_the_example_refuses_what_it_cannot_send_before_it_keeps_anything(
+    tmp_path: Path, broker: str, content: bytes | None, words: str
+) -> None:
+    path = tmp_path / "release.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    outbox = tmp_path / "outbox"
+    with pytest.raises(SystemExit) as left:
+        example(["--broker", broker, "--outbox", str(outbox), "ask", str(path), "hello"])
+    assert str(left.value.code).startswith(words.format(path=path))
+    assert not outbox.exists()
 
 
 @pytest.fixture

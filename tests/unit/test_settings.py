@@ -2,6 +2,7 @@
 
 import pytest
 
+from agentloom_worker.bootstrap import load_process_settings
 from agentloom_worker.domain.dispatch import Queue
 from agentloom_worker.errors import RequestError
 from agentloom_worker.settings import (
@@ -82,8 +83,20 @@ def test_what_is_wrong_is_named_and_not_shown(monkeypatch: pytest.MonkeyPatch, n
     monkeypatch.setenv(f"{PREFIX}{name.upper()}", value)
     with pytest.raises(RequestError) as caught:
         load_settings()
-    assert f"{PREFIX}{name.upper()}" in caught.value.message
+    assert caught.value.message.startswith(f"{PREFIX}{name.upper()}: ")
+    assert "Value error" not in caught.value.message
     assert value not in caught.value.message or name == "claim_ttl_s"
+
+
+@pytest.mark.parametrize("value", ["secret", "mysql://me:secret@db/x", "postgresql://me:secret@db:port/x", ""])
+def test_a_database_that_no_process_could_open_is_named_and_not_shown(
+    monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("AGENTLOOM_DATABASE", value)
+    with pytest.raises(RequestError) as caught:
+        load_process_settings()
+    assert caught.value.message.startswith("AGENTLOOM_DATABASE: ")
+    assert "secret" not in caught.value.message
 
 
 def test_a_renewal_that_is_too_rare_for_its_claims_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

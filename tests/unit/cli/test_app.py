@@ -164,6 +164,7 @@ def park(store: Made) -> str:
 
 def test_version_is_printed(cli: Cli) -> None:
     assert cli("version").out == f"{__version__}\n"
+    assert cli("--version").out == f"{__version__}\n"
 
 
 @pytest.mark.parametrize(
@@ -216,6 +217,26 @@ def test_a_database_url_is_never_shown_with_its_password(cli: Cli) -> None:
     assert result.code == 1
     assert "error PERSISTENCE_UNAVAILABLE: " in result.err
     assert "hunter2" not in result.out + result.err
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("postgresql://me:hunter2@127.0.0.1:1/x", "connection refused"),
+        ("postgresql://me:hunter2@no.such.host.invalid/x", "the host's name is unknown"),
+    ],
+)
+def test_a_database_that_cannot_be_asked_says_why(cli: Cli, url: str, reason: str) -> None:
+    result = cli("runs", "list", "--database", url)
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("error PERSISTENCE_UNAVAILABLE: postgresql://me:***@") and f"({reason})" in result.err
+
+
+def test_a_file_that_is_no_store_says_so(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "agentloom.sqlite").write_text("certainly not a database, and longer than the header of one is\n" * 40)
+    result = cli("runs", "list", "--embedded", tmp_path)
+    assert (result.code, result.out) == (1, "")
+    assert "(file is not a database): check that the file is a store of this program" in result.err
 
 
 def test_the_store_is_taken_from_the_environment_unless_an_option_names_one(
@@ -471,11 +492,15 @@ def test_validate_says_that_a_file_cannot_be_read(cli: Cli, tmp_path: Path) -> N
     assert "error INPUT_INVALID: cannot read" in result.err
 
 
-def test_a_dev_model_script_that_is_wrong_leaves_with_2(cli: Cli, tmp_path: Path) -> None:
+def test_a_dev_model_script_that_is_wrong_or_not_there_leaves_with_1_as_every_refusal(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "script.yaml"
     file.write_text("turns: 7\n")
     result = cli("dev-model", file)
-    assert (result.code, bool(result.err)) == (2, True)
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("error INPUT_INVALID: the script has")
+    result = cli("dev-model", tmp_path / "none.yaml")
+    assert (result.code, result.out) == (1, "")
+    assert result.err == f"error INPUT_INVALID: cannot serve: {tmp_path / 'none.yaml'}: No such file or directory\n"
 
 
 def test_the_page_of_settings_is_current() -> None:
