@@ -1,5 +1,6 @@
 """Assemble the deltas of one chat-completions stream into one response. Knows no transport."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,9 @@ from agentloom_worker.llm.assembly import (
 from agentloom_worker.llm.profiles import Profile
 
 _DONE = "[DONE]"
+# How a message ends that the model ended, or that was cut where the runtime knows it. A provider's other words
+# (an interruption of its own, say) are no proof of an answer, and no call of such a message may be executed.
+_ENDS = frozenset({"stop", "tool_calls", "length", "content_filter"})
 
 
 @dataclass(slots=True)
@@ -116,8 +120,13 @@ class ChatAssembly:
     def response(self, *, request_id: str | None, transport_sha256: str, transport_bytes: int) -> ModelResponse:
         """The complete response. The caller has seen the legal final frame. Raises ModelProtocolError.
 
-        `finish_reason` stands as the provider gave it, also `stop` beside calls (CASES S08).
+        `finish_reason` stands as the provider gave it, also `stop` beside calls (CASES S08). One that says neither
+        how the model ended nor where it was cut is an error (seed 004, 6.2).
         """
+        if self._finish_reason is not None and self._finish_reason not in _ENDS:
+            known = re.fullmatch(r"[\w.\-]{1,64}", self._finish_reason)
+            named = self._finish_reason if known else "of another form"
+            raise ModelProtocolError(f"the finish reason is {named}: one of {', '.join(sorted(_ENDS))} ends an answer")
         for ordinal, call in enumerate(self._calls):
             if not call.name:
                 raise ModelProtocolError(f"tool call {ordinal} has no name")

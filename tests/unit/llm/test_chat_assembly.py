@@ -152,6 +152,19 @@ def test_a_parsed_object_as_arguments_becomes_its_text() -> None:
     assert given(assemble(calls(fragment(0, "a", "add", {"x": 1})))) == [("a", "add", '{"x":1}')]
 
 
+@pytest.mark.parametrize("reason", ["insufficient_system_resource", "network_error", "sensitive", "error", "STOP"])
+def test_S02_a_finish_reason_that_proves_no_end_is_no_answer(reason: str) -> None:
+    """A provider says so of an interruption: text is none, and a call may be half of one."""
+    for said in (frame(content="The total is 1"), calls(fragment(0, "a", "echo", "{}"))):
+        with pytest.raises(ModelProtocolError, match=f"the finish reason is {reason}:"):
+            assemble(said, frame(reason))
+
+
+def test_S02_a_finish_reason_is_quoted_as_a_word_only() -> None:
+    with pytest.raises(ModelProtocolError, match="of another form"):
+        assemble(frame(content="x"), frame("the key is sk-1 2"))
+
+
 def test_S03_an_error_is_reported_wherever_it_stands() -> None:
     for item in (
         {"error": {"code": None}},
