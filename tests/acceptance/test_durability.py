@@ -294,7 +294,8 @@ def test_D16_a_worker_without_a_database_refuses_and_says_why(url: str, tmp_path
     error = _refused(url.format(port=free_port(), folder=tmp_path))
     assert isinstance(error, PersistenceUnavailableError)
     assert error.code == Code.PERSISTENCE_UNAVAILABLE
-    assert "check that the " in error.message
+    remedy = "check that the file is a store" if url.startswith("sqlite") else "check that the database is up"
+    assert remedy in error.message
 
 
 def test_D16_a_worker_on_an_empty_database_refuses_and_names_the_remedy(
