@@ -20,7 +20,7 @@ from agentloom_worker.limits import AUDIT_RELEASES
 from agentloom_worker.runtime.history import list_recent, read_older, read_recent
 from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.runtime.release import adapter_of, protocol_of
-from agentloom_worker.runtime.view import history_of
+from agentloom_worker.runtime.view import extend_view, history_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,22 +139,16 @@ def _until(ended: EndedRun, current: int) -> int | None:
     return min(changes, default=None)
 
 
-def _project(ports: Ports, release: FrozenRelease, run: Run, *ended: EndedRun) -> Iterator[Item]:
+def _items(ports: Ports, release: FrozenRelease, run: Run, *ended: EndedRun) -> Iterator[Item]:
     first = Record(1, MessageKind.PROMPT, release.prompt)
     return protocol_of(release).project(FrozenContext(run.run_id, run.run_no, (first,), ended))
 
 
 def _prompted(ports: Ports, run: Run, release: FrozenRelease) -> View:
     adapter = adapter_of(ports, release)
-    (item,) = _project(ports, release, run)
-    return View(seam=adapter.seam).extend(
-        [adapter.encode_message(item.message)], item.wire_ids, protected=item.protected
-    )
+    return extend_view(adapter, View(seam=adapter.seam), run, _items(ports, release, run))
 
 
 def _extend(ports: Ports, release: FrozenRelease, view: View, run: Run, ended: EndedRun) -> View:
-    adapter = adapter_of(ports, release)
-    for item in islice(_project(ports, release, run, ended), 1, None):
-        fragment = adapter.encode_message(item.message)
-        view = view.extend([fragment], item.wire_ids, protected=item.protected, history=True)
-    return view
+    behind_prompt = islice(_items(ports, release, run, ended), 1, None)
+    return extend_view(adapter_of(ports, release), view, run, behind_prompt)

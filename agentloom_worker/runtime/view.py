@@ -61,7 +61,7 @@ def build_view(
     )
     # A view that begins here gets the seams of its adapter's encoding, and keeps them as it grows.
     begun = base.view if base.view.length else View(seam=adapter.seam)
-    return _extend(adapter, begun, run, items, room)
+    return extend_view(adapter, begun, run, items, room)
 
 
 def add_history(ports: Ports, run: Run, context: RoleContext, release: FrozenRelease, prompted: View) -> View:
@@ -80,7 +80,7 @@ def add_history(ports: Ports, run: Run, context: RoleContext, release: FrozenRel
     )
     ended = room.take(earlier)
     items = protocol_of(release).project(FrozenContext(run.run_id, run.run_no, (first,), ended))
-    view = _extend(adapter_of(ports, release), prompted, run, islice(items, 1, None), room)
+    view = extend_view(adapter_of(ports, release), prompted, run, islice(items, 1, None), room)
     remember_view(ports, context, view)
     return view
 
@@ -108,6 +108,22 @@ def read_items(
     return protocol_of(release).project(FrozenContext(run.run_id, run.run_no, records, ended, wire_ids))
 
 
+def extend_view(
+    adapter: ModelAdapter, view: View, run: Run, items: Iterable[Item], room: "_Room | None" = None
+) -> View:
+    """A view with these items of a request of the run behind it; `room` is told how it grows."""
+    for item in items:
+        view = view.extend(
+            [adapter.encode_message(item.message)],
+            item.wire_ids,
+            protected=item.protected,
+            history=item.source.run_id != run.run_id,
+        )
+        if room is not None:
+            room.see(view)
+    return view
+
+
 class _Room:
     """How much of a history a view takes: more than fits any request, and no more than a few times that.
 
@@ -128,15 +144,3 @@ class _Room:
     def see(self, view: View) -> None:
         """The view as it has grown."""
         self._left = view.joined_bytes <= self._bytes_max
-
-
-def _extend(adapter: ModelAdapter, view: View, run: Run, items: Iterable[Item], room: _Room) -> View:
-    for item in items:
-        view = view.extend(
-            [adapter.encode_message(item.message)],
-            item.wire_ids,
-            protected=item.protected,
-            history=item.source.run_id != run.run_id,
-        )
-        room.see(view)
-    return view
