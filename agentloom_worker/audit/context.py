@@ -22,7 +22,7 @@ from agentloom_worker.domain.run import BatchState
 from agentloom_worker.ids import ContextId, OperationId
 from agentloom_worker.limits import AUDIT_PAGE_ROWS
 from agentloom_worker.runtime.slice import load_owned_release
-from agentloom_worker.storage.audit import EntryRow, RecordRow
+from agentloom_worker.storage.audit_rows import EntryRow, RecordRow
 from agentloom_worker.storage.context import ViewRow
 
 

@@ -8,7 +8,7 @@ from agentloom_worker.domain.operation import AttemptState, OperationKind, Opera
 from agentloom_worker.domain.run import BatchState, CleanupState, Phase, RunStatus, TicketState
 from agentloom_worker.errors import Code
 from agentloom_worker.ids import BatchId, NodeId, OperationId
-from agentloom_worker.storage.audit import QueueRow
+from agentloom_worker.storage.audit_rows import QueueRow
 
 _ATTEMPTS = ("attempt_model", "attempt_call")
 

@@ -9,7 +9,7 @@ from agentloom_worker.domain.context import RoleContext
 from agentloom_worker.domain.run import CallBatch, Run
 from agentloom_worker.ids import BatchId, ContextId, NodeId, OperationId
 from agentloom_worker.runtime.ports import Ports
-from agentloom_worker.storage.audit import (
+from agentloom_worker.storage.audit_rows import (
     AttemptRow,
     EntryRow,
     NodeRow,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from agentloom_worker.audit.facts import RunFacts
 from agentloom_worker.audit.fault import Fault
 from agentloom_worker.runtime.ports import Ports
-from agentloom_worker.storage.audit import SessionRows
+from agentloom_worker.storage.audit_rows import SessionRows
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from agentloom_worker.runtime.ports import CachedView, Ports
 from agentloom_worker.runtime.release import adapter_of, load_owned_release
 from agentloom_worker.runtime.request import head_of
 from agentloom_worker.runtime.view import build_view, history_of
-from agentloom_worker.storage.audit import OperationRow
+from agentloom_worker.storage.audit_rows import OperationRow
 
 
 @dataclass(frozen=True, slots=True)

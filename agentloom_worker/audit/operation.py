@@ -8,7 +8,7 @@ from agentloom_worker.audit.sequence import broken_sequence, first_break
 from agentloom_worker.domain.model import Executed
 from agentloom_worker.domain.operation import AttemptState, OperationKind, OperationStatus, call_id_of
 from agentloom_worker.domain.run import BatchState
-from agentloom_worker.storage.audit import OperationRow
+from agentloom_worker.storage.audit_rows import OperationRow
 
 _HASH_BYTES = 32
 

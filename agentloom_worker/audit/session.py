@@ -12,7 +12,7 @@ from agentloom_worker.domain.run import RunStatus
 from agentloom_worker.domain.session import DeliveryState, InputKind, QueueState
 from agentloom_worker.ids import DeliveryId, InputId, OperationId
 from agentloom_worker.limits import QUEUED_QUESTIONS_MAX
-from agentloom_worker.storage.audit import DeliveryRow, SessionRows
+from agentloom_worker.storage.audit_rows import DeliveryRow, SessionRows
 
 
 def _subject(row: DeliveryRow) -> str:

@@ -11,18 +11,18 @@ from agentloom_worker.domain.run import AgentInvocation, CallBatch, GraphExecuti
 from agentloom_worker.domain.session import QueuedQuestion, UserInput, UserInputDelivery
 from agentloom_worker.ids import ProcessId, RunId
 from agentloom_worker.limits import WAKE_AFTER_S
-from agentloom_worker.storage import blob, commit_log, context, dispatch, operation, run, session
+from agentloom_worker.storage import blob, commit_log, context, dispatch, operation, run, session, tree
 from agentloom_worker.storage.template import Statement
 
 WRITERS: dict[type, Callable[[Any, Any], list[Statement]]] = {
     UserInput: session.write_input,
     UserInputDelivery: session.write_delivery,
     QueuedQuestion: session.write_queued,
-    GraphExecution: run.write_graph,
-    AgentInvocation: run.write_invocation,
-    NodeTask: run.write_node,
-    LoopTicket: run.write_ticket,
-    CallBatch: run.write_batch,
+    GraphExecution: tree.write_graph,
+    AgentInvocation: tree.write_invocation,
+    NodeTask: tree.write_node,
+    LoopTicket: tree.write_ticket,
+    CallBatch: tree.write_batch,
     Operation: operation.write_operation,
     Attempt: operation.write_attempt,
     RoleContext: context.write_context,

@@ -9,8 +9,9 @@ import sqlalchemy as sa
 from agentloom_worker.domain.operation import Payload
 from agentloom_worker.domain.session import DeliveryState, InputKind
 from agentloom_worker.ids import BlobId, InputId, RunId
-from agentloom_worker.storage.run import node_task, run
+from agentloom_worker.storage.run import run
 from agentloom_worker.storage.session import user_input, user_input_delivery
+from agentloom_worker.storage.tree import node_task
 
 _DELIVERY = user_input_delivery.c
 

@@ -10,7 +10,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from agentloom_worker.errors import Code, PersistenceUnavailableError, RequestError
-from agentloom_worker.storage import blob, commit_log, context, dispatch, operation, owner, run, session
+from agentloom_worker.storage import blob, commit_log, context, dispatch, operation, owner, run, session, tree
 from agentloom_worker.storage.tables import metadata
 
 TEMPLATES = (
@@ -18,6 +18,7 @@ TEMPLATES = (
     *blob.TEMPLATES,
     *session.TEMPLATES,
     *run.TEMPLATES,
+    *tree.TEMPLATES,
     *operation.TEMPLATES,
     *context.TEMPLATES,
     *dispatch.TEMPLATES,

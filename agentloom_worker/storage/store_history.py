@@ -7,7 +7,7 @@ from agentloom_worker.domain.context import RoleContext
 from agentloom_worker.domain.operation import Operation, Payload
 from agentloom_worker.domain.run import NodeTask, Run
 from agentloom_worker.ids import InputId, OperationId, RunId
-from agentloom_worker.storage import blob, context, history, operation, run
+from agentloom_worker.storage import blob, context, history, operation, run, tree
 from agentloom_worker.storage.access import Access
 
 _BLOBS_PAGE = 100
@@ -75,7 +75,7 @@ class History(Access):
     def load_root_context(self, run_id: UUID) -> RoleContext | None:
         """The context of a run's root role."""
         with self.read() as conn:
-            node_id = run.find_node(conn, run_id)
+            node_id = tree.find_node(conn, run_id)
             return None if node_id is None else context.load_context(conn, node_id)
 
     def has_root_role(self, session_id: UUID, role_key: str) -> bool:
@@ -91,4 +91,4 @@ class History(Access):
     def load_node(self, run_id: UUID) -> NodeTask | None:
         """The root role's node of a run."""
         with self.read() as conn:
-            return run.load_node(conn, run_id)
+            return tree.load_node(conn, run_id)

@@ -18,7 +18,7 @@ from agentloom_worker.domain.run import (
 )
 from agentloom_worker.domain.session import DeliveryState, InputKind, PendingInput
 from agentloom_worker.ids import OperationId, RunId
-from agentloom_worker.storage import context, operation, run, session
+from agentloom_worker.storage import context, operation, run, session, tree
 from agentloom_worker.storage.access import Access
 from agentloom_worker.storage.context import ViewRow
 from agentloom_worker.storage.wreck import Wreck, load_wreck
@@ -72,7 +72,7 @@ class Slices(Access):
         """Everything that a step of this run may look at, but its history."""
         with self.read() as conn:
             loaded = run.load_run(conn, run_id)
-            node = run.load_node(conn, run_id)
+            node = tree.load_node(conn, run_id)
             if loaded is None or node is None:
                 return None
             held = context.load_context(conn, node.node_id)
@@ -85,9 +85,9 @@ class Slices(Access):
                 op = operation.load_operation(conn, todo.model_operation_id)
                 if op is not None and op.attempts_made:
                     attempt = operation.load_attempt(conn, op.operation_id, op.attempts_made)
-                ticket = run.load_ticket(conn, run_id, todo.loop_no)
+                ticket = tree.load_ticket(conn, run_id, todo.loop_no)
             if todo.batch_id is not None:
-                batch = run.load_batch(conn, todo.batch_id)
+                batch = tree.load_batch(conn, todo.batch_id)
                 members = operation.load_members(conn, run_id, todo.batch_id)
                 newest = {member.operation_id: member.attempts_made for member in members}
                 member_attempts = tuple(
@@ -142,8 +142,8 @@ class Slices(Access):
         """The invocation of a node and its graph execution."""
         with self.read() as conn:
             invocation, graph = (
-                run.load_invocation(conn, node.invocation_id),
-                run.load_graph(conn, node.run_id),
+                tree.load_invocation(conn, node.invocation_id),
+                tree.load_graph(conn, node.run_id),
             )
         assert invocation is not None and graph is not None, f"node {node.node_id} has no scopes"
         return invocation, graph

@@ -23,7 +23,7 @@ from agentloom_worker.domain.run import (
     TicketState,
 )
 from agentloom_worker.domain.session import DeliveryState, InputKind, QueuedQuestion, QueueState, UserInputDelivery
-from agentloom_worker.storage import context, operation, run, session
+from agentloom_worker.storage import context, operation, run, session, tree
 
 _OPEN = [status.value for status in OperationStatus if not status.settled]
 _Row = TypeVar("_Row")
@@ -55,20 +55,20 @@ def load_wreck(conn: sa.Connection, run_id: UUID) -> Wreck | None:
     if found is None:
         return None
     reader = _Reader(conn)
-    nodes = reader.read(run.node_task, run.node_task.c.run_id == run_id, run.to_node, least=1)
+    nodes = reader.read(tree.node_task, tree.node_task.c.run_id == run_id, tree.to_node, least=1)
     graphs: list[GraphExecution] = reader.read(
-        run.graph_execution, run.graph_execution.c.run_id == run_id, run.to_graph, least=1
+        tree.graph_execution, tree.graph_execution.c.run_id == run_id, tree.to_graph, least=1
     )
     invocations: list[AgentInvocation] = reader.read(
-        run.agent_invocation, run.agent_invocation.c.run_id == run_id, run.to_invocation, least=1
+        tree.agent_invocation, tree.agent_invocation.c.run_id == run_id, tree.to_invocation, least=1
     )
     contexts: list[RoleContext] = reader.read(
         context.role_context, context.role_context.c.run_id == run_id, context.to_context, least=1
     )
     del contexts  # of them only what cannot be read counts
-    ticket = run.loop_ticket.c
+    ticket = tree.loop_ticket.c
     reserved = sa.and_(ticket.run_id == run_id, ticket.state == TicketState.RESERVED.value)
-    tickets = reader.read(run.loop_ticket, reserved, run.to_ticket)
+    tickets = reader.read(tree.loop_ticket, reserved, tree.to_ticket)
     held = sa.select(ticket.operation_id).where(reserved)
     one = operation.operation.c
     wanted = sa.and_(one.run_id == run_id, sa.or_(one.status.in_(_OPEN), one.operation_id.in_(held)))

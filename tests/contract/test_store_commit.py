@@ -23,7 +23,7 @@ from agentloom_worker.runtime.result import hash_command
 from agentloom_worker.runtime.scopes import close_scopes
 from agentloom_worker.runtime.slice import Slice
 from agentloom_worker.storage.driver import RefusedError
-from agentloom_worker.storage.run import write_batch
+from agentloom_worker.storage.tree import write_batch
 from tests.ground import Ground, ask, dump, open_session, stand, step_commit
 
 
