@@ -142,11 +142,11 @@ class FleetSettings(BaseSettings):
         "tokens count once it has ended.",
     )
     keep_transport: Literal["unusual", "all"] = Field(
-        default="unusual",
+        default="all",
         description="Of which model attempts the received bytes are kept, compressed, for `agentloom request --raw`: "
-        "those that failed, were cut off or ended oddly, or all. They end where the reading stopped, behind the "
-        "final frame or the fault, and are unpacked where they came packed. An ordinary answer says no more than its "
-        "response; its stream of small frames can cost the database as much again as the rest of its loop.",
+        "all, or `unusual` ones, that failed, were cut off or ended oddly. They end where the reading stopped, behind "
+        "the final frame or the fault, and are unpacked where they came packed. An ordinary answer says no more than "
+        "its response, and its stream of small frames can cost the database as much again as the rest of its loop.",
     )
     drain_s: float = Field(
         default=limits.DRAIN_S,

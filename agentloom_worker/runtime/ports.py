@@ -60,7 +60,7 @@ class Settings:
     model_tokens: Mapping[str, int] = field(default_factory=dict)
     model_window_s: float = limits.MODEL_WINDOW_S
     # Also by its value, as JSON gives it.
-    keep_transport: KeepTransport = KeepTransport.UNUSUAL
+    keep_transport: KeepTransport = KeepTransport.ALL
 
     @property
     def claim_ttl_us(self) -> int:

@@ -1,8 +1,8 @@
 """What a model attempt received, byte for byte: whether it is kept, how it reaches its row, and how it is read.
 
 It goes into the commit that ends the attempt, inline up to 4 KiB of compressed bytes, else as a blob of the run's owner
-(RULINGS T14). A complete and ordinary answer says no more than the response that is made of it, so its bytes are kept
-where the operator wants them only: they would double what a loop writes to the log of the database.
+(RULINGS T14). A complete and ordinary answer says no more than the response that is made of it: an operator for whom
+what its bytes add to the log of the database is too much can leave them out.
 """
 
 import json
@@ -85,6 +85,6 @@ def read_transport(ports: Ports, operation_id: UUID, attempt_no: int | None) -> 
             return one.attempt_no, decode_transport(body)
     raise RequestError(
         Code.TRANSPORT_NOT_KEPT,
-        f"operation {operation_id} kept no bytes: nothing was received, or its answers were complete and ordinary;"
-        " AGENTLOOM_KEEP_TRANSPORT=all keeps those of every attempt from then on",
+        f"operation {operation_id} kept no bytes: nothing was received, or its answers were complete and ordinary"
+        " under AGENTLOOM_KEEP_TRANSPORT=unusual; `all` keeps those of every attempt from then on",
     )

@@ -11,14 +11,12 @@ from agentloom_worker.cli.output import print_json
 from agentloom_worker.domain.operation import AttemptState, OperationStatus
 from agentloom_worker.domain.run import RunStatus
 from agentloom_worker.errors import Code
-from agentloom_worker.frozen import replace
 from agentloom_worker.ids import RunId
 from agentloom_worker.runtime.inspect import list_steps, read_result
-from agentloom_worker.runtime.ports import KeepTransport, Ports
+from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.runtime.slice import load_response
 from agentloom_worker.runtime.transport import read_transport
 from tests.acceptance.harness import (
-    FUSED,
     ask,
     attempts,
     dev_model,
@@ -38,7 +36,6 @@ pytestmark = pytest.mark.parametrize("protocol", ["openai-chat", "openai-respons
 
 ODD = "a\0b\ud83dc\udc00\x01"
 SHOWN = "a\0b�c�\x01"  # what stands on the wire of the next request
-ALL = replace(FUSED, keep_transport=KeepTransport.ALL)
 ECHO = {"echo": python_tool()}
 
 
@@ -87,7 +84,7 @@ def test_a_whole_answer_is_kept_exactly_and_its_calls_are_answered(
     )
     done = odd_stream(protocol, {"text": "TTT"}, TTT=ODD + ".")
     turns = [{"when": {"tool_results": 0}, "answer": raw(said)}, {"answer": raw(done)}]
-    with dev_model(*turns) as model, simulated(database_url, settings=ALL) as worker:
+    with dev_model(*turns) as model, simulated(database_url) as worker:
         ports = worker.ports
         run_id = ask(ports, release(model, protocol))
         worker.drive()

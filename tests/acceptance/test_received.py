@@ -36,7 +36,7 @@ from tests.simulator import Worker
 from tests.unit.http.raw_server import STREAM_HEAD, Handler, RawServer, bytes_of, serving
 from tests.unit.http.raw_server import answer as http_answer
 
-ALL = replace(FUSED, keep_transport=KeepTransport.ALL)
+UNUSUAL = replace(FUSED, keep_transport=KeepTransport.UNUSUAL)
 
 
 def frame(delta: dict[str, Any] | None = None, finish: str | None = None) -> bytes:
@@ -78,9 +78,23 @@ def refused_as(worker: Worker, run_id: RunId, attempt: int | None = None) -> Cod
 
 
 @pytest.mark.parametrize("settings", [FUSED, ONE_BY_ONE], ids=["fused", "one-by-one"])
-def test_a_broken_attempt_keeps_its_bytes_and_an_ordinary_answer_only_its_response(
+def test_every_attempt_keeps_its_bytes(database_url: str, settings: Settings) -> None:
+    with asked(database_url, bytes_of(STREAM_HEAD + BROKEN), bytes_of(STREAM_HEAD + WHOLE), settings=settings) as (
+        worker,
+        run_id,
+        _,
+    ):
+        assert answer(worker.ports, run_id) == "all of it"
+        assert received(worker, run_id, 1) == (1, Transport(200, "text/event-stream", len(BROKEN), body=BROKEN))
+        assert received(worker, run_id) == (2, Transport(200, "text/event-stream", len(WHOLE), body=WHOLE))
+        assert run_audit(worker.ports) == ()
+
+
+@pytest.mark.parametrize("settings", [FUSED, ONE_BY_ONE], ids=["fused", "one-by-one"])
+def test_where_the_operator_wants_unusual_ones_an_ordinary_answer_keeps_only_its_response(
     database_url: str, settings: Settings
 ) -> None:
+    settings = replace(settings, keep_transport=KeepTransport.UNUSUAL)
     with asked(database_url, bytes_of(STREAM_HEAD + BROKEN), bytes_of(STREAM_HEAD + WHOLE), settings=settings) as (
         worker,
         run_id,
@@ -98,7 +112,7 @@ def test_bytes_and_the_end_of_their_attempt_are_one_commit(database_url: str) ->
     """As many commits as without them: nothing is written before or after the commit that ends the attempt."""
     counts = []
     with serving(bytes_of(STREAM_HEAD + WHOLE)) as server:
-        for settings in (FUSED, ALL):
+        for settings in (UNUSUAL, FUSED):
             with simulated(database_url, settings=settings) as worker:
                 run_id = ask(worker.ports, release_document(base_url=server.base_url))
                 worker.drive()
@@ -106,13 +120,8 @@ def test_bytes_and_the_end_of_their_attempt_are_one_commit(database_url: str) ->
             found = query(worker.ports, "SELECT count(*) FROM scope_commit WHERE scope_id = :run", run=run_id)
             counts.append(found[0][0])
             kept = attempts(worker.ports, run_id)[0].transport is not None
-            assert kept == (settings is ALL)
+            assert kept == (settings is FUSED)
     assert counts[0] == counts[1]
-
-
-def test_every_attempt_keeps_its_bytes_where_the_operator_wants_them(database_url: str) -> None:
-    with asked(database_url, bytes_of(STREAM_HEAD + WHOLE), settings=ALL) as (worker, run_id, _):
-        assert received(worker, run_id) == (1, Transport(200, "text/event-stream", len(WHOLE), body=WHOLE))
 
 
 @pytest.mark.parametrize(
@@ -125,8 +134,8 @@ def test_every_attempt_keeps_its_bytes_where_the_operator_wants_them(database_ur
         (stream("fine"), False),
     ],
 )
-def test_an_odd_answer_keeps_its_bytes(clean_sqlite: str, body: bytes, kept: bool) -> None:
-    with asked(clean_sqlite, bytes_of(STREAM_HEAD + body)) as (worker, run_id, _):
+def test_an_odd_answer_is_unusual(clean_sqlite: str, body: bytes, kept: bool) -> None:
+    with asked(clean_sqlite, bytes_of(STREAM_HEAD + body), settings=UNUSUAL) as (worker, run_id, _):
         (attempt,) = attempts(worker.ports, run_id)
         assert attempt.state is AttemptState.COMPLETE
         assert (attempt.transport is not None) == kept
@@ -188,7 +197,8 @@ def stop(worker: Worker, run_id: RunId) -> None:
 def test_the_program_prints_the_bytes_and_says_on_stderr_what_they_are(
     tmp_path: Any, clean_sqlite: str, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    with asked(clean_sqlite, bytes_of(STREAM_HEAD + BROKEN), bytes_of(STREAM_HEAD + WHOLE)) as (worker, run_id, _):
+    handlers = (bytes_of(STREAM_HEAD + BROKEN), bytes_of(STREAM_HEAD + WHOLE))
+    with asked(clean_sqlite, *handlers, settings=UNUSUAL) as (worker, run_id, _):
         (operation,) = model_operations(worker.ports, run_id)
     where = ("--database", clean_sqlite)
 

@@ -21,14 +21,12 @@ from agentloom_worker.cli.app import main
 from agentloom_worker.clock import SystemClock
 from agentloom_worker.domain.run import RunStatus
 from agentloom_worker.errors import Code
-from agentloom_worker.frozen import replace
 from agentloom_worker.http import credentials
 from agentloom_worker.ids import RunId
 from agentloom_worker.metrics import ProcessCollector
-from agentloom_worker.runtime.ports import KeepTransport, Ports
+from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.storage.tables import metadata
 from tests.acceptance.harness import (
-    FUSED,
     answer,
     ask,
     at_fault,
@@ -45,7 +43,6 @@ from tests.unit.http.raw_server import STREAM_HEAD, Exchange, Handler, serving
 
 SECRET = 'tok-9f/8e7d6c5b4a"3210fedcba'
 SPELLINGS = (SECRET, json.dumps(SECRET)[1:-1], SECRET.replace("/", "\\/"), SECRET.replace('"', "%22"))
-SETTINGS = replace(FUSED, keep_transport=KeepTransport.ALL)
 PROVIDER = """
 import os
 
@@ -256,7 +253,7 @@ def test_a_credential_that_servers_and_tools_echo_is_stored_logged_and_shown_now
     with (
         serving(*ANSWERS, CALLS, FINAL) as model,
         serving(echoing) as tool,
-        simulated(database_url, settings=SETTINGS) as worker,
+        simulated(database_url) as worker,
     ):
         ports = worker.ports
         run_id = ask(ports, release(model.base_url, f"http://127.0.0.1:{tool.port}", reference))
@@ -279,7 +276,7 @@ def test_a_credential_that_servers_and_tools_echo_is_stored_logged_and_shown_now
 def test_what_ends_a_role_quotes_no_credential(
     database_url: str, reference: str, last: Handler, said: io.StringIO, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with serving(last) as model, simulated(database_url, settings=SETTINGS) as worker:
+    with serving(last) as model, simulated(database_url) as worker:
         run_id = ask(worker.ports, release(model.base_url, "http://127.0.0.1:9", reference))
         worker.drive()
         assert run_of(worker.ports, run_id).status is RunStatus.FAILED
@@ -294,7 +291,7 @@ def raise_it() -> None:
 def test_a_traceback_of_ours_carries_no_credential(
     database_url: str, reference: str, said: io.StringIO, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with serving(FINAL) as model, simulated(database_url, settings=SETTINGS) as worker:
+    with serving(FINAL) as model, simulated(database_url) as worker:
         ports = worker.ports
         run_id = ask(ports, release(model.base_url, "http://127.0.0.1:9", reference))
         with at_fault("effect.done", "attempt_model", raise_it):

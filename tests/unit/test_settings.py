@@ -40,7 +40,7 @@ def test_every_setting_is_read_from_its_variable(monkeypatch: pytest.MonkeyPatch
         "claim_ttl_s": "30", "metrics_host": "127.0.0.1", "key_prefix": "mine:", "queue_prefix": "mine.",
         "sentinel_master": "main", "model_lanes": "api.example.com=9",
         "model_requests_per_minute": "api.example.com=9", "model_tokens_per_minute": "*=9",
-        "keep_transport": "all",
+        "keep_transport": "unusual",
     }  # fmt: skip
     before = FleetSettings()
     for line in settings_reference():
