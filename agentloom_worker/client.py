@@ -594,7 +594,8 @@ def _run_id(run: RunLike) -> RunId:
 
 def _timed_out(run_id: RunId, status: str, timeout_s: float) -> RequestError:
     return RequestError(
-        Code.WAIT_TIMEOUT, f"run {run_id} is {status} after {timeout_s:g} s; it goes on: wait for it again"
+        Code.WAIT_TIMEOUT,
+        f"run {run_id} is {status} after {timeout_s:g} s; it goes on: wait again, or `agentloom run --resume {run_id}`",
     )
 
 

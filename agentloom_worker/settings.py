@@ -4,6 +4,7 @@ The environment alone, so that a container needs no file. A URL may hold a passw
 is shown. Nothing here changes what a run does, only where, how fast and how often.
 """
 
+import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +19,10 @@ from agentloom_worker.errors import Code, RequestError
 from agentloom_worker.runtime.ports import KeepTransport, Settings
 
 PREFIX = "AGENTLOOM_"
+# Read elsewhere: the command line's own store, and what a process hands to its solitary child.
+_OTHER_VARIABLES = (f"{PREFIX}EMBEDDED", f"{PREFIX}SETTINGS")
+_OF_TESTS = (f"{PREFIX}TEST_", f"{PREFIX}SOAK_")
+_CLOSE = 0.75
 _REDIS_SCHEMES = ("redis://", "rediss://", "sentinel://")
 _SCHEMES = (*_REDIS_SCHEMES, "amqp://", "amqps://")
 _VALKEY = ("valkey://", "valkeys://")
@@ -279,6 +284,20 @@ def settings_reference() -> list[SettingLine]:
         SettingLine(name, f"{PREFIX}{name.upper()}", _shown(field.default), field.description or "")
         for name, field in FleetSettings.model_fields.items()
     ]
+
+
+def unread_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables that are named like a setting and are none → the closest setting's variable, empty where none is close.
+
+    A mistyped variable changes nothing and says nothing by itself. Those of the tests (`AGENTLOOM_TEST_…`) are none.
+    """
+    known = [line.env for line in settings_reference()] + [*_OTHER_VARIABLES]
+    found = sorted(name for name in environment if name.startswith(PREFIX) and name not in known)
+    return {
+        name: next(iter(difflib.get_close_matches(name, known, 1, _CLOSE)), "")
+        for name in found
+        if not name.startswith(_OF_TESTS)
+    }
 
 
 def current_values(settings: FleetSettings) -> dict[str, str]:

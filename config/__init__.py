@@ -5,8 +5,8 @@ wheel, as a web project's root is none.
 """
 
 from config.application import make_app
-from config.environment import settings
+from config.environment import settings, unread
 
 app = make_app(settings)
 
-__all__ = ["app", "settings"]
+__all__ = ["app", "settings", "unread"]

@@ -1,10 +1,11 @@
 """The settings of this process, read once. What is wrong with them ends the process with the variable's name."""
 
+import os
 import sys
 
 from agentloom_worker.bootstrap import load_process_settings
 from agentloom_worker.errors import RequestError
-from agentloom_worker.settings import FleetSettings
+from agentloom_worker.settings import FleetSettings, unread_variables
 
 _EX_CONFIG = 78
 
@@ -18,3 +19,4 @@ def _load() -> FleetSettings:
 
 
 settings = _load()
+unread = unread_variables(os.environ)

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -30,7 +30,7 @@ from agentloom_worker.errors import (
 from agentloom_worker.fleet import FleetProcess, begin_when_reachable
 from agentloom_worker.limits import DRAIN_GRACE_S
 from agentloom_worker.metrics import serve_metrics
-from config import settings
+from config import settings, unread
 from config.logs import set_up_logging
 
 _EX_UNAVAILABLE = 69
@@ -66,6 +66,7 @@ def connect(app: Celery) -> None:
     """Listen to the signals of a worker, and find the tools that stand beside this package."""
     _import_from_beside()
     app.steps["worker"].add(_HearEarlySignal)
+    signals.celeryd_init.connect(_check_names, weak=False)
     signals.worker_init.connect(_init, weak=False)
     signals.worker_process_init.connect(_init_child, weak=False)
     signals.worker_shutting_down.connect(_shutting_down, weak=False)
@@ -122,9 +123,22 @@ def _choose_queues(worker: object) -> tuple[str, ...]:
     return others
 
 
+def _check_names(instance: object = None, options: Mapping[str, object] | None = None, **_kwargs: object) -> None:
+    """Before Celery looks at -Q, which it would refuse with a traceback."""
+    asked = (options or {}).get("queues") or ()
+    known = tuple(instance.app.amqp.queues)  # type: ignore[attr-defined]
+    unknown = [name for name in (asked.split(",") if isinstance(asked, str) else asked) if name not in known]  # type: ignore[attr-defined]
+    if unknown:
+        set_up_logging(settings.log_format, settings.log_level)
+        listed = ", ".join(sorted(known))
+        _refuse(RequestError(Code.INPUT_INVALID, f"-Q names {', '.join(unknown)}: the queues are {listed}"), _EX_CONFIG)
+
+
 def _init(sender: object, **_kwargs: object) -> None:
     """In the main process, before the pool is made, and before Celery sets logging up."""
     set_up_logging(settings.log_format, settings.log_level)
+    for name, close in unread.items():
+        telemetry.log(logging.WARNING, "setting_unread", variable=name, meant=close)
     pool = str(getattr(sender.pool_cls, "__module__", sender.pool_cls))  # type: ignore[attr-defined]
     _life.is_master = "prefork" in pool or "processes" in pool
     _life.drain_reader, _life.drain_writer = os.pipe()

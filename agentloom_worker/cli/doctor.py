@@ -1,5 +1,6 @@
 """`agentloom doctor`: ask every server of a fleet how it is, and say what to do about each answer."""
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -22,6 +23,7 @@ from agentloom_worker.cli.diagnosis import (
     judge_redis,
     ok,
     summarize,
+    warn,
 )
 from agentloom_worker.cli.output import print_json, print_table, print_text
 from agentloom_worker.cli.place import AsJson, Broker, Database, Redis
@@ -30,7 +32,7 @@ from agentloom_worker.domain.health import DatabaseFacts, Unreachable
 from agentloom_worker.errors import AgentloomError
 from agentloom_worker.leases.probe import probe_redis
 from agentloom_worker.runtime.queues import list_queues
-from agentloom_worker.settings import FleetSettings, load_settings, parse_lanes, show_url
+from agentloom_worker.settings import FleetSettings, load_settings, parse_lanes, show_url, unread_variables
 from agentloom_worker.storage.probe import probe_database
 from agentloom_worker.version import __version__
 
@@ -61,6 +63,9 @@ def examine(settings: FleetSettings, clock: Clock) -> Iterator[Line]:
     """Every line, in an order in which an earlier one may explain a later one."""
     url = settings.database.get_secret_value()
     yield ok("version", __version__)
+    for name, close in unread_variables(os.environ).items():
+        meant = f"is {close} meant? " if close else ""
+        yield warn("settings.unread", f"nothing reads {name}", f"{meant}`agentloom settings` lists what is read")
     if not url.startswith("postgresql"):
         yield fail("database.kind", show_url(url), "a fleet needs PostgreSQL: postgresql://user:password@host/name")
         return

@@ -41,7 +41,7 @@ def run(
     workers: Workers = None,
     timeout_s: Annotated[
         float | None,
-        typer.Option("--timeout", metavar="SECONDS", help="Stop waiting for a run then; it goes on."),
+        typer.Option("--timeout", metavar="SECONDS", min=0, help="Stop waiting for a run then; it goes on."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -1,14 +1,15 @@
 """`agentloom settings`: every variable that a process of the fleet reads, and what this one would use."""
 
+import os
 import textwrap
 from typing import Annotated
 
 import typer
 
-from agentloom_worker.cli.output import print_json, print_table, print_text
+from agentloom_worker.cli.output import note, print_json, print_table, print_text
 from agentloom_worker.cli.place import AsJson
 from agentloom_worker.errors import RequestError
-from agentloom_worker.settings import current_values, load_settings, settings_reference
+from agentloom_worker.settings import current_values, load_settings, settings_reference, unread_variables
 
 _WIDTH = 120
 _HEAD = """\
@@ -47,12 +48,20 @@ def settings(
             {"name": line.name, "env": line.env, "default": line.default, "description": line.description, **key}
             for line, key in zip(lines, keys, strict=True)
         ]
-        print_json({"settings": documents, "problem": problem.message if problem else None})
+        print_json(
+            {
+                "settings": documents,
+                "problem": problem.message if problem else None,
+                "unread": unread_variables(os.environ),
+            }
+        )
     else:
         rows = [
             (line.env, line.default, _changed(values.get(line.name), line.default), line.description) for line in lines
         ]
         print_table(("variable", "default", "value here", "what it does"), rows)
+        for name, close in unread_variables(os.environ).items():
+            note(f"warning: nothing reads {name}" + (f": is {close} meant?" if close else ""))
     if problem is not None:
         raise problem
 

@@ -57,6 +57,16 @@ def test_a_fleet_s_servers_are_examined_and_only_their_faults_make_it_fail(
     assert lines["fleet.workers"]["state"] == "warn"
 
 
+def test_a_variable_that_nothing_reads_is_to_be_looked_at(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENTLOOM_MODEL_LANE", "*=1")
+    _, lines, _ = examine(capsys, "--database", "sqlite:///nowhere")
+    line = lines["settings.unread"]
+    assert (line["state"], line["found"]) == ("warn", "nothing reads AGENTLOOM_MODEL_LANE")
+    assert line["advice"] == "is AGENTLOOM_MODEL_LANES meant? `agentloom settings` lists what is read"
+
+
 def test_a_server_that_is_away_fails_and_its_password_is_not_shown(
     postgres_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

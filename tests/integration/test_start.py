@@ -112,6 +112,23 @@ def test_T8_a_worker_that_names_solitary_beside_other_queues_is_refused_and_says
         assert worker.lines("process_started") == []
 
 
+def test_a_worker_that_names_a_queue_that_is_none_is_refused_and_says_which_there_are(fleet: Fleet) -> None:
+    worker = fleet.worker("contrl,model", ready="")
+    assert worker.exit_code() == 78, worker.tail()
+    (line,) = worker.lines("not_ready")
+    assert line["code"] == "INPUT_INVALID"
+    prefix = fleet.queue_prefix
+    known = ", ".join(sorted(prefix + queue.value for queue in Queue))
+    assert line["error"] == f"-Q names {prefix}contrl: the queues are {known}"
+
+
+def test_a_worker_says_which_variables_nothing_reads(fleet: Fleet) -> None:
+    worker = fleet.worker("", MODEL_LANE="*=1")
+    (line,) = worker.lines("setting_unread")
+    assert (line["variable"], line["meant"]) == ("AGENTLOOM_MODEL_LANE", "AGENTLOOM_MODEL_LANES")
+    assert worker.end() == 0
+
+
 def test_T8_a_worker_that_names_no_queue_serves_all_but_solitary(fleet: Fleet) -> None:
     worker = fleet.worker("")
     (line,) = worker.lines("process_started")

@@ -12,6 +12,7 @@ from agentloom_worker.settings import (
     load_settings,
     settings_reference,
     show_url,
+    unread_variables,
 )
 
 
@@ -164,6 +165,18 @@ def test_what_is_given_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch
 def test_a_url_is_shown_without_what_may_be_secret(url: str, shown: str) -> None:
     assert show_url(url) == shown
     assert "secret" not in show_url(url)
+
+
+def test_a_variable_that_nothing_reads_is_named_with_the_one_that_may_be_meant() -> None:
+    environment = {
+        "AGENTLOOM_MODEL_LANE": "*=1",
+        "AGENTLOOM_WHATEVER": "",
+        "AGENTLOOM_MODEL_LANES": "*=1",
+        "AGENTLOOM_EMBEDDED": "state",
+        "AGENTLOOM_TEST_REDIS": "wheel",
+        "MODEL_LANES": "*=1",
+    }
+    assert unread_variables(environment) == {"AGENTLOOM_MODEL_LANE": "AGENTLOOM_MODEL_LANES", "AGENTLOOM_WHATEVER": ""}
 
 
 def test_every_value_is_shown_as_it_is_and_no_secret() -> None:

@@ -503,6 +503,12 @@ def test_a_dev_model_script_that_is_wrong_or_not_there_leaves_with_1_as_every_re
     assert result.err == f"error INPUT_INVALID: cannot serve: {tmp_path / 'none.yaml'}: No such file or directory\n"
 
 
+@pytest.mark.parametrize("seconds", ["-1", "nan"])
+def test_a_wait_of_no_length_is_refused(cli: Cli, seconds: str) -> None:
+    refused = cli("run", "--resume", "0195a3a0-0000-7000-8000-000000000000", "--timeout", seconds)
+    assert refused.code == 2 and "--timeout" in refused.err
+
+
 def test_the_page_of_settings_is_current() -> None:
     page = Path(__file__).resolve().parents[3] / "docs" / "settings.md"
     assert page.read_text() == settings_page(), "make it anew: agentloom settings --markdown > docs/settings.md"
@@ -518,6 +524,10 @@ def test_settings_are_shown_with_what_the_environment_says_and_no_password(
     assert set(lines["broker"]) == {"name", "env", "default", "description", "value"}
     assert (lines["broker"]["value"], lines["broker"]["env"]) == ("redis://…@cache/1", "AGENTLOOM_BROKER")
     assert "secret" not in shown.out + cli("settings").out
+    assert shown.json["unread"] == {}
+    monkeypatch.setenv("AGENTLOOM_DRAIN", "9")
+    assert cli("settings").err == "warning: nothing reads AGENTLOOM_DRAIN: is AGENTLOOM_DRAIN_S meant?\n"
+    assert cli("settings", "--json").json["unread"] == {"AGENTLOOM_DRAIN": "AGENTLOOM_DRAIN_S"}
     monkeypatch.setenv("AGENTLOOM_DRAIN_S", "long")
     refused = cli("settings")
     assert refused.code == 1
