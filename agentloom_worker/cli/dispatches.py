@@ -4,14 +4,16 @@ from typing import Annotated
 
 import typer
 
-from agentloom_worker.cli.output import print_json, print_table, print_text
+from agentloom_worker.cli.output import note, print_json, print_table, print_text
 from agentloom_worker.cli.place import AsJson, Database, Embedded, locate, open_to_look
 from agentloom_worker.client import DispatchRow
 from agentloom_worker.clock import to_text
+from agentloom_worker.errors import RequestError
 
 app = typer.Typer(help="Look at rows of work; retry or fail parked ones.", no_args_is_help=True)
 DispatchId = Annotated[str, typer.Argument(metavar="DISPATCH", help="The row's id.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000)]
+PAGE_MAX = 10_000
+Limit = Annotated[int, typer.Option("--limit", min=1, max=PAGE_MAX)]
 
 
 @app.command("list")
@@ -37,14 +39,46 @@ def parked(embedded: Embedded = None, database: Database = None, limit: Limit = 
 
 
 @app.command()
-def retry(dispatch: DispatchId, embedded: Embedded = None, database: Database = None, as_json: AsJson = False) -> None:
-    """Let a parked step run again. What it may have done outside is not repeated unless the release allows it."""
+def retry(
+    dispatch: Annotated[str | None, typer.Argument(metavar="[DISPATCH]", help="The row's id.")] = None,
+    embedded: Embedded = None,
+    database: Database = None,
+    run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="Every parked row of this run.")] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help=f"Every parked row, the oldest {PAGE_MAX} of them.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let a parked step run again. What it may have done outside is not repeated unless the release allows it.
+
+    With --run or --all a row that cannot be retried is named on stderr, the others are; the exit code is 1 then.
+    """
+    if (dispatch is not None) + (run is not None) + everything != 1:
+        raise typer.BadParameter("give DISPATCH, --run RUN or --all")
+    refused = False
+    retried: list[DispatchRow] = []
     with open_to_look(locate(embedded, database)) as loom:
-        row = loom.retry_dispatch(dispatch)
+        if dispatch is not None:
+            retried.append(loom.retry_dispatch(dispatch))
+        else:
+            for row in loom.dispatches(run=run, parked_only=True, limit=PAGE_MAX):
+                try:
+                    retried.append(loom.retry_dispatch(row.dispatch_id))
+                except RequestError as error:
+                    refused = True
+                    note(f"{error.code}: {error.message}")
     if as_json:
-        print_json({"dispatch_id": row.dispatch_id, "run_id": row.run_id, "step": row.step, "retried": True})
+        lines = [
+            {"dispatch_id": row.dispatch_id, "run_id": row.run_id, "step": row.step, "retried": True} for row in retried
+        ]
+        print_json(lines if dispatch is None else lines[0])
     else:
-        print_text(f"step {row.step} of run {row.run_id} is due again")
+        for row in retried:
+            print_text(f"step {row.step} of run {row.run_id} is due again")
+        if not retried and not refused:
+            print_text("nothing is parked")
+    if refused:
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 import yaml
@@ -323,6 +324,35 @@ def test_a_parked_row_is_listed_and_retried(cli: Cli, store: Made) -> None:
     assert {row["step"] for row in rows} == {"prepare_context", "expire_run"}
     again = cli("dispatches", "retry", dispatch, "--embedded", store.folder)
     assert (again.code, "is not parked" in again.err) == (1, True)
+
+
+@pytest.mark.parametrize("by_run", [True, False])
+def test_every_parked_row_is_retried_at_once(cli: Cli, store: Made, by_run: bool) -> None:
+    dispatch = park(store)
+    which = ("--run", str(store.queued)) if by_run else ("--all",)
+    place = ("--embedded", store.folder, "--json")
+    assert cli("dispatches", "retry", "--run", store.done, *place).json == []
+    assert cli("dispatches", "retry", *which, *place).json == [
+        {"dispatch_id": str(UUID(dispatch)), "run_id": str(store.queued), "step": "prepare_context", "retried": True}
+    ]
+    assert cli("dispatches", "parked", *place).json == []
+    assert cli("dispatches", "retry", *which, "--embedded", store.folder).out == "nothing is parked\n"
+
+
+def test_a_row_of_an_unknown_step_stays_parked_and_is_named(cli: Cli, store: Made) -> None:
+    park(store)
+    with closing(sqlite3.connect(f"{store.folder}/agentloom.sqlite")) as conn, conn:
+        conn.execute("UPDATE pending_dispatch SET step = 'of_tomorrow' WHERE parked_at IS NOT NULL")
+    refused = cli("dispatches", "retry", "--all", "--embedded", store.folder)
+    assert refused.code == 1
+    assert "INPUT_INVALID: this version knows no step 'of_tomorrow'" in refused.err
+    assert len(cli("dispatches", "parked", "--embedded", store.folder, "--json").json) == 1
+
+
+@pytest.mark.parametrize("words", [(), ("0195a3a0-0000-7000-8000-000000000000", "--all"), ("--all", "--run", "x")])
+def test_what_to_retry_is_said_in_one_way(cli: Cli, words: tuple[str, ...]) -> None:
+    refused = cli("dispatches", "retry", *words)
+    assert refused.code == 2 and "give DISPATCH, --run RUN or --all" in refused.err
 
 
 def test_failing_a_parked_row_stops_its_run_for_that_cause(cli: Cli, store: Made) -> None:
