@@ -52,6 +52,15 @@ from agentloom_worker.runtime.inspect import (
     read_result,
     require_run,
 )
+from agentloom_worker.runtime.named import (
+    InputLike,
+    ReleaseLike,
+    RunLike,
+    SessionLike,
+    run_id_of,
+    session_id_of,
+    to_uuid,
+)
 from agentloom_worker.runtime.parking import fail_parked, retry_parked
 from agentloom_worker.runtime.ports import Ports, Settings
 from agentloom_worker.runtime.publish import ReleaseRef, publish_release
@@ -68,11 +77,6 @@ POLL_FIRST_S = 0.02
 POLL_LONGEST_S = 0.5
 EVENTS_PAGE = 500
 TERMINAL_EVENTS = frozenset(f"run.{status.value}" for status in RunStatus if status.terminal)
-
-RunLike = InputReceipt | StopReceipt | RunSummary | RunEvent | UUID | str
-SessionLike = Session | InputReceipt | UUID | str
-ReleaseLike = ReleaseRef | UUID | str
-InputLike = InputReceipt | InputView | UUID | str
 
 
 def database_file(path: str | os.PathLike[str]) -> Path:
@@ -285,7 +289,7 @@ class Agentloom:
         """
         self._require_open()
         named: UUID | str = input.input_id if isinstance(input, InputReceipt | InputView) else input
-        return withdraw_input(self.ports, self._session(session), InputId(_uuid(named, "input")))
+        return withdraw_input(self.ports, self._session(session), InputId(to_uuid(named, "input")))
 
     def _accept(
         self, sending: Sending, session: SessionLike, text: str, release: ReleaseLike | None, key: str | None
@@ -294,7 +298,7 @@ class Agentloom:
         found = self._session(session)
         release_id = None
         if release is not None:
-            chosen = release.release_id if isinstance(release, ReleaseRef) else _uuid(release, "release")
+            chosen = release.release_id if isinstance(release, ReleaseRef) else to_uuid(release, "release")
             release_id = ReleaseId(chosen)
         key = str(self.ports.ids.new()) if key is None else key
         return accept_input(self.ports, found, sending, text, release_id, key)
@@ -307,7 +311,7 @@ class Agentloom:
     def stop(self, run: RunLike) -> StopReceipt:
         """Stop a run now. One that is stopping or over keeps its first cause, and `applied` is False."""
         self._require_open()
-        return stop_run(self.ports, _run_id(run))
+        return stop_run(self.ports, run_id_of(run))
 
     # -- following -----------------------------------------------------------------------------------
 
@@ -316,7 +320,7 @@ class Agentloom:
 
         A database that is away for a while is waited for like the run.
         """
-        run_id = _run_id(run)
+        run_id = run_id_of(run)
         until_s = self.ports.clock.monotonic_s() + timeout_s
         watch = _Watch(self.ports, self._signal, self._closed, local=self._dispatcher is not None)
         while True:
@@ -345,7 +349,7 @@ class Agentloom:
         RequestError(WAIT_TIMEOUT).
         """
         self._require_open()
-        run_id = _run_id(run)
+        run_id = run_id_of(run)
         require_run(self.ports, run_id)
         return self._events(run_id, after, follow=follow, timeout_s=timeout_s)
 
@@ -419,12 +423,12 @@ class Agentloom:
         It holds texts whether or not the run has ended. Raises RequestError: CONTEXT_FORBIDDEN, OPERATION_NOT_FOUND
         (an operation of this role without a frozen request), InvariantError(REQUEST_HASH_MISMATCH).
         """
-        operation_id = OperationId(_uuid(operation, "operation"))
+        operation_id = OperationId(to_uuid(operation, "operation"))
         return reading.materialize(self.ports, self._authority(session, role), operation_id)
 
     def _authority(self, session: SessionLike, role: str | None) -> ReadAuthority:
         self._require_open()
-        return reading.authority_of(self.ports, _session_id(session), role)
+        return reading.authority_of(self.ports, session_id_of(session), role)
 
     # -- looking -------------------------------------------------------------------------------------
 
@@ -441,7 +445,7 @@ class Agentloom:
     def run(self, run: RunLike) -> RunResult:
         """A run as it stands; its answer is None until it has succeeded. Raises RequestError(RUN_NOT_FOUND)."""
         self._require_open()
-        return read_result(self.ports, _run_id(run))
+        return read_result(self.ports, run_id_of(run))
 
     def runs(
         self, *, limit: int = 50, live_only: bool = False, session: SessionLike | None = None
@@ -454,7 +458,7 @@ class Agentloom:
     def steps(self, run: RunLike) -> tuple[StepRow, ...]:
         """What a run did: each operation with its attempts, times and codes; no texts."""
         self._require_open()
-        return list_steps(self.ports, _run_id(run))
+        return list_steps(self.ports, run_id_of(run))
 
     def request(self, operation: UUID | str) -> bytes:
         """The request of a model operation, byte for byte as it was frozen, built again and its hash proven.
@@ -464,7 +468,7 @@ class Agentloom:
         InvariantError(REQUEST_HASH_MISMATCH).
         """
         self._require_open()
-        operation_id = _uuid(operation, "operation")
+        operation_id = to_uuid(operation, "operation")
         found = self.ports.store.load_operation(operation_id)
         if found is None:
             raise RequestError(Code.OPERATION_NOT_FOUND, f"there is no operation {operation_id}")
@@ -477,7 +481,7 @@ class Agentloom:
         RequestError(OPERATION_NOT_FOUND, ATTEMPT_NOT_FOUND, TRANSPORT_NOT_KEPT).
         """
         self._require_open()
-        return read_transport(self.ports, _uuid(operation, "operation"), attempt)
+        return read_transport(self.ports, to_uuid(operation, "operation"), attempt)
 
     # -- operating -----------------------------------------------------------------------------------
 
@@ -486,7 +490,7 @@ class Agentloom:
     ) -> tuple[DispatchRow, ...]:
         """Rows of work that is due, under way, waiting for its time, or parked; oldest first."""
         self._require_open()
-        run_id = None if run is None else _run_id(run)
+        run_id = None if run is None else run_id_of(run)
         return tuple(self.ports.store.list_dispatches(run_id=run_id, parked_only=parked_only, limit=limit))
 
     def workers(self) -> tuple[WorkerProcess, ...]:
@@ -502,15 +506,15 @@ class Agentloom:
     def retry_dispatch(self, dispatch: UUID | str) -> DispatchRow:
         """Let a parked step run again; returns the row as it was. Raises RequestError."""
         self._require_open()
-        return retry_parked(self.ports, DispatchId(_uuid(dispatch, "dispatch")))
+        return retry_parked(self.ports, DispatchId(to_uuid(dispatch, "dispatch")))
 
     def fail_dispatch(self, dispatch: UUID | str) -> StopReceipt:
         """End the run of a parked step as failed, code STEP_FAILED_BY_OPERATOR. Raises RequestError."""
         self._require_open()
-        return fail_parked(self.ports, DispatchId(_uuid(dispatch, "dispatch")))
+        return fail_parked(self.ports, DispatchId(to_uuid(dispatch, "dispatch")))
 
     def _session(self, session: SessionLike) -> Session:
-        session_id = _session_id(session)
+        session_id = session_id_of(session)
         found = self.ports.store.load_session(session_id)
         if found is None:
             raise RequestError(Code.SESSION_NOT_FOUND, f"there is no session {session_id}")
@@ -563,33 +567,9 @@ def _check_schema(ports: Ports) -> None:
         raise
 
 
-def _uuid(value: UUID | str, noun: str) -> UUID:
-    if isinstance(value, UUID):
-        return value
-    try:
-        return UUID(value)
-    except (AttributeError, TypeError, ValueError):
-        raise RequestError(Code.INPUT_INVALID, f"{value!r} is no {noun} id: an id is a UUID") from None
-
-
-def _session_id(session: SessionLike) -> SessionId:
-    named = session.session_id if isinstance(session, Session | InputReceipt) else _uuid(session, "session")
-    return SessionId(named)
-
-
 def _check_page(limit: int, most: int, noun: str) -> None:
     if not 1 <= limit <= most:
         raise RequestError(Code.INPUT_INVALID, f"a page has 1 to {most} {noun}, not {limit}")
-
-
-def _run_id(run: RunLike) -> RunId:
-    named: UUID | str | None = getattr(run, "run_id", run)  # type: ignore[arg-type]
-    if named is None:
-        assert isinstance(run, InputReceipt), "only an input may be without a run"
-        over = run.state in (InputState.WITHDRAWN, InputState.FAILED)
-        rest = "gets no run" if over else "has no run yet: `inputs` of its session names it as soon as there is one"
-        raise RequestError(Code.INPUT_INVALID, f"input {run.input_id} is {run.state} and {rest}")
-    return RunId(_uuid(named, "run"))
 
 
 def _timed_out(run_id: RunId, status: str, timeout_s: float) -> RequestError:

@@ -7,8 +7,9 @@ from rich.console import Console
 from rich.status import Status
 
 from agentloom_worker.cli.output import console, note
-from agentloom_worker.client import TERMINAL_EVENTS, Agentloom, RunEvent, RunLike, RunResult
+from agentloom_worker.client import TERMINAL_EVENTS, Agentloom, RunEvent, RunResult
 from agentloom_worker.errors import RequestError
+from agentloom_worker.runtime.named import RunLike
 
 STOP_WAIT_S = 15.0
 DEADLINE_SLACK_S = 60.0

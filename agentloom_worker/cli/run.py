@@ -21,7 +21,8 @@ from agentloom_worker.cli.place import (
 )
 from agentloom_worker.cli.progress import Progress, follow
 from agentloom_worker.cli.words import read_words
-from agentloom_worker.client import Agentloom, ReleaseRef, RunLike, RunResult, read_release
+from agentloom_worker.client import Agentloom, ReleaseRef, RunResult, read_release
+from agentloom_worker.runtime.named import RunLike
 
 
 def run(
