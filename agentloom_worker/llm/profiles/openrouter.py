@@ -61,9 +61,20 @@ OPENROUTER = Profile(
     codes={
         "402": ErrorClass.QUOTA,
         "408": ErrorClass.TRANSPORT,
+        "content_policy_violation": ErrorClass.CONTENT_FILTER,
+        "payment_required": ErrorClass.QUOTA,
+        "provider_overloaded": ErrorClass.TRANSPORT,
+        "provider_unavailable": ErrorClass.TRANSPORT,
+        "server": ErrorClass.TRANSPORT,
     },
+    finish_reasons={"error": ErrorClass.TRANSPORT},
     facts=(
         Fact("error.code is the HTTP status as a number; once the model has begun it comes inside of a 200", _ERRORS),
+        Fact("error.metadata.error_type names the kind of an error in every API format", _OPENAPI),
+        Fact(
+            "an error behind the first token comes as a frame with the error and a choice with the finish reason error",
+            _ERRORS,
+        ),
         Fact("402 no credits, 408 timed out, 502 and 503 no provider, 429 too fast", _ERRORS),
         Fact("524 timed out at the edge, 529 the provider is overloaded", _OPENAPI),
         Fact("403 is a missing permission, or a guardrail that blocked the request", _OPENAPI),

@@ -1,6 +1,6 @@
 """vLLM's server. What it takes depends on the chat template of the model that it serves: the strictest is assumed."""
 
-from agentloom_worker.llm.profiles.profile import Fact, Profile, ReasoningReplay
+from agentloom_worker.llm.profiles.profile import ErrorClass, Fact, Profile, ReasoningReplay
 
 _PROTOCOL = "https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/openai/chat_completion/protocol.py"
 
@@ -58,7 +58,13 @@ VLLM = Profile(
         }
     ),
     responses_parameters=frozenset({"reasoning", "temperature", "text", "tool_choice", "top_p"}),
+    finish_reasons={"abort": ErrorClass.TRANSPORT, "error": ErrorClass.TRANSPORT},
     facts=(
+        Fact(
+            "finish reasons are part of its API: abort is a request that was aborted, error an internal error of a"
+            " request, to be tried again",
+            "https://github.com/vllm-project/vllm/blob/main/vllm/v1/engine/__init__.py",
+        ),
         Fact(
             "one system message, at the beginning, where the template says so",
             "https://github.com/vllm-project/vllm/issues/41114",

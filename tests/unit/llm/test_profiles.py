@@ -22,7 +22,7 @@ from agentloom_worker.llm.assembly import ProviderReportedError
 from agentloom_worker.llm.chat_assembly import ChatAssembly
 from agentloom_worker.llm.chat_encoding import RESERVED_PARAMETERS, ChatEncoding
 from agentloom_worker.llm.http_failures import failure_of_frame, failure_of_status
-from agentloom_worker.llm.profiles import PROFILES, ErrorClass, Profile, ReasoningReplay, custom_profile
+from agentloom_worker.llm.profiles import PROFILES, Ending, ErrorClass, Profile, ReasoningReplay, custom_profile
 from agentloom_worker.llm.responses_assembly import ResponsesAssembly
 from agentloom_worker.runtime.publish import resolve_release
 from agentloom_worker.wire.release import DialectDocument
@@ -253,7 +253,7 @@ def test_a_window_is_required_though_it_is_documented() -> None:
 def test_the_flags_of_custom_are_frozen_with_every_default_and_make_its_adapter() -> None:
     model = bound(profile="custom", dialect={"done_required": False, "auth_header": "x-key", "auth_prefix": ""})
     flags = json.loads(model.dialect)
-    assert set(flags) == set(DialectDocument.model_fields)
+    assert set(flags) == set(DialectDocument.model_fields) - {"finish_reasons"}
     assert (flags["done_required"], flags["stream_options"]) == (False, True)
     adapter = Adapters(AdapterPorts(SystemClock())).of(model.protocol, model.profile, model.dialect)
     assert isinstance(adapter, OpenAIChatAdapter)
@@ -354,11 +354,35 @@ def test_other_flags_are_another_version_and_custom_without_flags_is_the_plain_p
     assert body_of(profiles[0]) == body_of(PROFILES["generic"]) != body_of(profiles[1])
 
 
+def test_finish_reasons_of_custom_have_the_meaning_that_it_gives_them() -> None:
+    said = {"done": "stop", "blocked": "content_filter", "lost": "transport", "too_long": "context_length"}
+    profile = custom_profile(bound(profile="custom", dialect={"finish_reasons": said}).dialect)
+    assert profile.finish_reasons == {
+        "done": Ending.STOP,
+        "blocked": Ending.CONTENT_FILTER,
+        "lost": ErrorClass.TRANSPORT,
+        "too_long": ErrorClass.CONTEXT_LENGTH,
+    }
+    assert [type(what) for what in profile.finish_reasons.values()] == [Ending, Ending, ErrorClass, ErrorClass]
+    assert profile.name != custom_profile(bound(profile="custom").dialect).name
+
+
+def test_a_dialect_without_finish_reasons_freezes_to_the_same_bytes_as_ever() -> None:
+    for flags, digest in (
+        ({}, "6e7e953ffdb71fc38a3acc4cae43260ef013e65fd20f8d6173d0d03b8bf6b4cb"),
+        (
+            {"codes": {"E7": "rate_limit"}, "done_required": False},
+            "d708905be3c52b508b542f8ea34a9023f0b3b5c75d6d380c9c418b42af46b9b1",
+        ),
+    ):
+        assert sha256_hex(bound(profile="custom", dialect=flags).dialect.encode()) == digest
+
+
 def test_every_flag_of_a_dialect_is_a_flag_of_a_profile_with_the_same_default() -> None:
     named = {field.name: field.default for field in dataclasses.fields(Profile)}
     for name, field in DialectDocument.model_fields.items():
         assert name in named
-        if name != "codes":
+        if name not in ("codes", "finish_reasons"):
             assert field.default == named[name]
 
 
@@ -376,6 +400,8 @@ def test_a_dialect_belongs_to_custom_alone() -> None:
         ({"done_requird": False}, "/models/main/dialect/done_requird", "did you mean `done_required`?"),
         ({"auth_header": "a b"}, "/models/main/dialect/auth_header", "must be the name of a header"),
         ({"codes": {"4 2": "quota"}}, "/models/main/dialect/codes/4 2", "must be an error code"),
+        ({"finish_reasons": {"a": "bad"}}, "/models/main/dialect/finish_reasons/a", "must be 'stop'"),
+        ({"finish_reasons": {"a b": "stop"}}, "/models/main/dialect/finish_reasons/a b", "must be an error code"),
         ({"codes": {"42": "bad"}}, "/models/main/dialect/codes/42", "must be 'context_length'"),
     ],
 )
