@@ -32,6 +32,7 @@ _COMMON: dict[str, ErrorClass] = {
     "context_window_exceeded": ErrorClass.CONTEXT_LENGTH,
     "exceed_context_size_error": ErrorClass.CONTEXT_LENGTH,  # of llama.cpp's server, also behind a proxy
     "429": ErrorClass.RATE_LIMIT,
+    "RESOURCE_EXHAUSTED": ErrorClass.RATE_LIMIT,  # of Gemini, as DEADLINE_EXCEEDED, INTERNAL, UNAVAILABLE
     "rate_limit_error": ErrorClass.RATE_LIMIT,
     "rate_limit_exceeded": ErrorClass.RATE_LIMIT,
     "too_many_requests": ErrorClass.RATE_LIMIT,
@@ -39,6 +40,9 @@ _COMMON: dict[str, ErrorClass] = {
     "insufficient_quota": ErrorClass.QUOTA,
     "content_filter": ErrorClass.CONTENT_FILTER,  # of Azure, with its inner code; also behind a proxy
     "ResponsibleAIPolicyViolation": ErrorClass.CONTENT_FILTER,
+    "DEADLINE_EXCEEDED": ErrorClass.TRANSPORT,
+    "INTERNAL": ErrorClass.TRANSPORT,
+    "UNAVAILABLE": ErrorClass.TRANSPORT,
     "api_error": ErrorClass.TRANSPORT,
     "internal_error": ErrorClass.TRANSPORT,
     "internal_server_error": ErrorClass.TRANSPORT,
@@ -92,7 +96,7 @@ def error_of(error: object) -> ProviderError:
     if not isinstance(error, dict):
         return ProviderError(frozenset(), "")
     # Azure says inside what it filtered by; OpenRouter gives a status as the code, and the kind beside it.
-    inner, more = error.get("innererror"), error.get("metadata")
+    inner, more = error.get("innererror") or error.get("inner_error"), error.get("metadata")
     named = [error.get(name) for name in ("code", "type", "status")]
     named.append(inner.get("code") if isinstance(inner, dict) else None)
     named.append(more.get("error_type") if isinstance(more, dict) else None)

@@ -2,6 +2,7 @@
 
 from agentloom_worker.llm.profiles.profile import ErrorClass, Fact, Profile, ReasoningReplay
 
+_SERVING = "https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/openai/chat_completion/serving.py"
 _PROTOCOL = "https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/openai/chat_completion/protocol.py"
 
 VLLM = Profile(
@@ -72,6 +73,9 @@ VLLM = Profile(
         Fact(
             "user and assistant must alternate, the user first, where the template says so",
             "https://github.com/vllm-project/vllm/blob/main/examples/tool_chat_template_gemma3_pythonic.jinja",
+        ),
+        Fact(
+            "a stream of chat completions ends with [DONE], one that failed too: its error stands before it", _SERVING
         ),
         Fact("reasoning comes in the field reasoning", _PROTOCOL),
         Fact(
