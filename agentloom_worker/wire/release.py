@@ -73,6 +73,7 @@ FinishReason = Annotated[str, Field(pattern=check.ERROR_CODE, max_length=64)]
 MeaningName = Literal[
     "stop", "tool_calls", "length", "content_filter", "context_length", "rate_limit", "quota", "transport", "rejected"
 ]
+FinishReasons = Annotated[dict[FinishReason, MeaningName], Field(json_schema_extra=_NO_OTHER_KEYS)]
 JsonObject = dict[str, JsonValue]
 Version = Annotated[int, Field(ge=SCHEMA_VERSION, le=SCHEMA_VERSION)]
 Parameters = dict[Annotated[str, Field(pattern=check.KEY, max_length=64)], JsonValue]
@@ -184,7 +185,7 @@ class DialectDocument(_Document):
         description="What the endpoint's own error codes mean.",
         json_schema_extra=_NO_OTHER_KEYS,
     )
-    finish_reasons: dict[FinishReason, MeaningName] | None = Field(
+    finish_reasons: FinishReasons | None = Field(
         default=None,
         description="What the endpoint's own finish reasons mean: an ending in the words of chat completions, or the"
         " class of the error that ended the message.",

@@ -757,6 +757,7 @@ REQUIREMENTS = {
             "acceptance/test_streams.py::test_S10_a_web_page_in_place_of_a_stream_fails_the_run_and_none_of_it_is_shown",
             "acceptance/test_streams.py::test_S10_a_whole_json_answer_in_place_of_a_stream_is_the_answer",
             "contract/test_adapters.py::test_S10_a_bare_document_that_is_no_error_ends_no_stream",
+            "contract/test_adapters.py::test_S10_a_bare_error_in_a_list_is_found_where_a_stream_was_announced",
             "contract/test_adapters.py::test_S10_a_bare_error_in_place_of_a_stream_has_the_class_of_its_code",
             "contract/test_adapters.py::test_S10_a_gzip_stream_is_read_like_any_other",
             "contract/test_adapters.py::test_S10_a_json_answer_in_place_of_a_stream_is_complete_when_whole",

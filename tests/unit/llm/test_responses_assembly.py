@@ -176,6 +176,7 @@ def test_S09_a_failed_response_and_an_error_event_are_reported_with_their_codes(
         (event("error", error={"code": "c"}), {"code": "c"}),
         ('data: {"error": {"code": "c"}}', {"code": "c"}),
         (event("invalid_request_error", error={"code": "c"}), {"code": "c"}),
+        (event("response.error", error={"code": "c"}), {"code": "c"}),
         (
             event("BadRequestError", object="error", code=400, message="m"),
             {"type": "BadRequestError", "object": "error", "code": 400, "message": "m"},
