@@ -86,6 +86,8 @@ def profiles(as_json: AsJson = False) -> None:
     )
     for profile in PROFILES.values():
         print_text(f"\n{profile.name}")
+        for other in profile.other_addresses:
+            print_text(f"  address {other.base_url}: {other.text}\n    {other.source}")
         for fact in profile.facts:
             print_text(f"  {fact.text}\n    {fact.source}")
         for known in profile.models:

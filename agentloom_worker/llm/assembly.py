@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from agentloom_worker.canonical import canonical_bytes
 from agentloom_worker.domain.model import FirstOutputKind, ModelResponse, Partial
-from agentloom_worker.llm.profiles import Profile
+from agentloom_worker.llm.profiles import ErrorClass, Profile
 
 _COUNT_MAX = 2**53 - 1  # what any reader of JSON takes without loss
 
@@ -19,11 +19,15 @@ class IncompleteAnswerError(Exception):
 
 
 class ProviderReportedError(Exception):
-    """The provider reported an error inside a 200 answer (CASES S03). `error` is its JSON value."""
+    """The provider reported an error inside a 200 answer (CASES S03).
 
-    def __init__(self, error: object) -> None:
+    `error` is its JSON value; `known` its class, where it is known otherwise than by the codes of the value.
+    """
+
+    def __init__(self, error: object, known: ErrorClass | None = None) -> None:
         super().__init__("the provider reported an error inside the stream")
         self.error = error
+        self.known = known
 
 
 class Assembly(Protocol):
@@ -81,6 +85,18 @@ def refuse_error(frame: dict[str, Any], profile: Profile) -> None:
         status = frame.get("base_resp")
         if isinstance(status, dict) and status.get("status_code"):
             raise ProviderReportedError({"code": status["status_code"], "message": status.get("status_msg")})
+
+
+def refuse_bare_error(body: bytes, profile: Profile) -> None:
+    """Raises ProviderReportedError for a body that is an error as one JSON document, where events were announced."""
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        return
+    if isinstance(document, list) and document:
+        document = document[0]
+    if isinstance(document, dict):
+        refuse_error(document, profile)
 
 
 def text_of(fields: dict[str, object], name: str) -> str:

@@ -9,6 +9,7 @@ from agentloom_worker.domain.model import FirstOutputKind, ModelResponse, Partia
 from agentloom_worker.llm.assembly import (
     IncompleteAnswerError,
     ModelProtocolError,
+    ProviderReportedError,
     arguments_text,
     join_deltas,
     parse_payload,
@@ -16,12 +17,12 @@ from agentloom_worker.llm.assembly import (
     text_of,
     token_count,
 )
-from agentloom_worker.llm.profiles import Profile
+from agentloom_worker.llm.profiles import Ending, ErrorClass, Profile
 
 _DONE = "[DONE]"
-# How a message ends that the model ended, or that was cut where the runtime knows it. A provider's other words
-# (an interruption of its own, say) are no proof of an answer, and no call of such a message may be executed.
-_ENDS = frozenset({"stop", "tool_calls", "length", "content_filter"})
+# How a message ends that the model ended, or that was cut where the runtime knows it. A provider's other words mean
+# what its profile says; the rest are no proof of an answer, and no call of such a message may be executed.
+_ENDS = frozenset(ending.value for ending in Ending)
 
 
 @dataclass(slots=True)
@@ -120,8 +121,9 @@ class ChatAssembly:
     def response(self, *, request_id: str | None, transport_sha256: str, transport_bytes: int) -> ModelResponse:
         """The complete response. The caller has seen the legal final frame. Raises ModelProtocolError.
 
-        `finish_reason` stands as the provider gave it, also `stop` beside calls (CASES S08). One that says neither
-        how the model ended nor where it was cut is an error (seed 004, 6.2).
+        `finish_reason` is the ending that the provider named, in the words of chat completions where its profile
+        translates its own; also `stop` beside calls (CASES S08). One that says neither how the model ended nor where it
+        was cut is an error (seed 004, 6.2).
         """
         if self._finish_reason is not None and self._finish_reason not in _ENDS:
             known = re.fullmatch(r"[\w.\-]{1,64}", self._finish_reason)
@@ -161,14 +163,24 @@ class ChatAssembly:
             if not isinstance(delta, dict):
                 raise ModelProtocolError("a delta is not a JSON object")
             kind = self._take_delta(delta)
+        error = choice.get("error")
+        if error:
+            raise ProviderReportedError(error)
         reason = choice.get("finish_reason")
         if reason is not None:
             if not isinstance(reason, str):
                 raise ModelProtocolError("a finish reason is not a text")
-            if self._finish_reason not in (None, reason):
-                raise ModelProtocolError("two different finish reasons")
-            self._finish_reason = reason or self._finish_reason
+            self._take_reason(reason)
         return kind
+
+    def _take_reason(self, reason: str) -> None:
+        meaning = self._profile.finish_reasons.get(reason)
+        if isinstance(meaning, ErrorClass):
+            raise ProviderReportedError({"message": f"the finish reason is {reason}"}, meaning)
+        ending = reason if meaning is None else meaning.value
+        if self._finish_reason not in (None, ending):
+            raise ModelProtocolError("two different finish reasons")
+        self._finish_reason = ending or self._finish_reason
 
     def _take_delta(self, delta: dict[str, Any]) -> FirstOutputKind | None:
         if delta.get("function_call"):

@@ -37,6 +37,7 @@ from agentloom_worker.llm.assembly import (
     IncompleteAnswerError,
     ModelProtocolError,
     ProviderReportedError,
+    refuse_bare_error,
 )
 from agentloom_worker.llm.http_failures import failure_of_frame, failure_of_status
 from agentloom_worker.llm.profiles import Profile
@@ -55,6 +56,7 @@ class _Exchange:
     watch: CallWatch
     assembly: Assembly
     path: str
+    profile: Profile
     answered: bool = False  # a status line has arrived
     first_output_given: bool = False
 
@@ -109,7 +111,7 @@ class ModelHttp:
         deadline_s = limits.RUN_DEADLINE_S if attempt.deadline_s is None else attempt.deadline_s
         watch.limit(Limit.DEADLINE, deadline_s)
         watch.limit(Limit.FIRST_OUTPUT, attempt.first_output_timeout_s)
-        exchange = _Exchange(request, attempt, watch, self._new_assembly(), self._path)
+        exchange = _Exchange(request, attempt, watch, self._new_assembly(), self._path, self._profile)
         forget = attempt.cancellation.on_cancel(watch.interrupt)
         try:
             return self._exchange(exchange)
@@ -122,7 +124,7 @@ class ModelHttp:
                 exchange, Code.MODEL_TRANSPORT_FAILED, Category.TRANSPORT, str(error), RetryClass.TRANSPORT
             )
         except ProviderReportedError as error:
-            failure = failure_of_frame(error.error, secret=attempt.api_key, profile=self._profile)
+            failure = failure_of_frame(error.error, error.known, secret=attempt.api_key, profile=self._profile)
             return Failed(failure, exchange.assembly.partial())
         except (ModelProtocolError, SseProtocolError, httpx.DecodingError) as error:
             return _failed(exchange, Code.MODEL_PROTOCOL_ERROR, Category.PROTOCOL, str(error), None)
@@ -231,7 +233,7 @@ def _endpoint(base_url: str, path: str) -> httpx.URL:
 
 def _read_stream(exchange: _Exchange, response: httpx.Response, *, declared_stream: bool) -> ModelResponse:
     parser, digest, assembly = SseParser(), hashlib.sha256(), exchange.assembly
-    events = 0
+    events, bare = 0, bytearray()
     for chunk in exchange.pieces(response, limits.STREAM_BYTES_MAX):
         before, number = parser.total_bytes, 0
         try:
@@ -252,6 +254,10 @@ def _read_stream(exchange: _Exchange, response: httpx.Response, *, declared_stre
             exchange.stop_at(parser.end_of(number))
             raise
         digest.update(chunk)
+        if not events and len(bare) <= limits.ERROR_BODY_BYTES_MAX:
+            bare += chunk
+    if not events:
+        refuse_bare_error(bytes(bare), exchange.profile)
     if not events and parser.total_bytes and not declared_stream:
         raise ModelProtocolError("the answer is no event stream")
     if not assembly.may_end or parser.pending:

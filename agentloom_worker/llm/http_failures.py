@@ -26,31 +26,36 @@ _REJECTED_CATEGORIES = {
     413: Category.LIMIT,
 }
 
-_CONTEXT_LENGTH_CODES = frozenset(
-    {
-        "context_length_exceeded",
-        "context_window_exceeded",
-        "exceed_context_size_error",  # of llama.cpp's server, also where its profile is not named
-    }
-)
-_RATE_LIMIT_CODES = frozenset({"429", "rate_limit_error", "rate_limit_exceeded", "too_many_requests"})
-_QUOTA_CODES = frozenset({"billing_hard_limit_reached", "insufficient_quota"})
-_TRANSPORT_CODES = frozenset(
-    {
-        "api_error",
-        "internal_error",
-        "internal_server_error",
-        "overloaded",
-        "overloaded_error",
-        "server_error",
-        "server_is_overloaded",  # of the Responses service: with 503, or inside a stream
-        "service_unavailable",
-        "service_unavailable_error",
-        "timeout",
-        "timeout_error",
-        *(str(status) for status in _TRANSPORT_STATUSES),
-    }
-)
+# What codes mean wherever no profile says otherwise.
+_COMMON: dict[str, ErrorClass] = {
+    "context_length_exceeded": ErrorClass.CONTEXT_LENGTH,
+    "context_window_exceeded": ErrorClass.CONTEXT_LENGTH,
+    "exceed_context_size_error": ErrorClass.CONTEXT_LENGTH,  # of llama.cpp's server, also behind a proxy
+    "429": ErrorClass.RATE_LIMIT,
+    "RESOURCE_EXHAUSTED": ErrorClass.RATE_LIMIT,  # of Gemini, as DEADLINE_EXCEEDED, INTERNAL, UNAVAILABLE
+    "rate_limit_error": ErrorClass.RATE_LIMIT,
+    "rate_limit_exceeded": ErrorClass.RATE_LIMIT,
+    "too_many_requests": ErrorClass.RATE_LIMIT,
+    "billing_hard_limit_reached": ErrorClass.QUOTA,
+    "insufficient_quota": ErrorClass.QUOTA,
+    "content_filter": ErrorClass.CONTENT_FILTER,  # of Azure, with its inner code; also behind a proxy
+    "ResponsibleAIPolicyViolation": ErrorClass.CONTENT_FILTER,
+    "DEADLINE_EXCEEDED": ErrorClass.TRANSPORT,
+    "INTERNAL": ErrorClass.TRANSPORT,
+    "UNAVAILABLE": ErrorClass.TRANSPORT,
+    "api_error": ErrorClass.TRANSPORT,
+    "internal_error": ErrorClass.TRANSPORT,
+    "internal_server_error": ErrorClass.TRANSPORT,
+    "overloaded": ErrorClass.TRANSPORT,
+    "overloaded_error": ErrorClass.TRANSPORT,
+    "server_error": ErrorClass.TRANSPORT,
+    "server_is_overloaded": ErrorClass.TRANSPORT,  # of the Responses service: with 503, or inside a stream
+    "service_unavailable": ErrorClass.TRANSPORT,
+    "service_unavailable_error": ErrorClass.TRANSPORT,
+    "timeout": ErrorClass.TRANSPORT,
+    "timeout_error": ErrorClass.TRANSPORT,
+    **{str(status): ErrorClass.TRANSPORT for status in _TRANSPORT_STATUSES},
+}
 
 
 _CLASSES: dict[ErrorClass, tuple[Code, Category, RetryClass | None]] = {
@@ -65,7 +70,7 @@ _CLASSES: dict[ErrorClass, tuple[Code, Category, RetryClass | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class ProviderError:
-    """An error object as providers send it. `codes` are its `code` and `type`, as text."""
+    """An error object as providers send it. `codes` are all that name its kind, as text."""
 
     codes: frozenset[str]
     text: str
@@ -90,7 +95,12 @@ def error_of(error: object) -> ProviderError:
         return ProviderError(frozenset(), error)
     if not isinstance(error, dict):
         return ProviderError(frozenset(), "")
-    codes = frozenset(str(error[name]) for name in ("code", "type", "status") if isinstance(error.get(name), str | int))
+    # Azure says inside what it filtered by; OpenRouter gives a status as the code, and the kind beside it.
+    inner, more = error.get("innererror") or error.get("inner_error"), error.get("metadata")
+    named = [error.get(name) for name in ("code", "type", "status")]
+    named.append(inner.get("code") if isinstance(inner, dict) else None)
+    named.append(more.get("error_type") if isinstance(more, dict) else None)
+    codes = frozenset(str(code) for code in named if isinstance(code, str | int))
     message = error.get("message")
     return ProviderError(codes, message if isinstance(message, str) else "")
 
@@ -106,11 +116,12 @@ def failure_of_status(
 ) -> Failure:
     """The failure that a complete answer with another status than 200 stands for.
 
-    What the profile says of a code comes first, then what it says of a status, then the common tables.
+    A code that forbids another attempt comes first, then what the profile says of a code, what it says of a status,
+    and the common table of statuses.
     """
     error = parse_error(body)
-    known = _known_class(error, status, profile)
-    code, category, retry_class = _class_of_status(status, error) if known is None else _CLASSES[known]
+    known = _known_class(error, profile, status)
+    code, category, retry_class = _class_of_status(status) if known is None else _CLASSES[known]
     detail = f": {redact(error.text, secret)}" if error.text else ""
     # Some servers answer 500 to a request that does not fit; nothing was generated all the same.
     began = status >= 500 and code is not Code.MODEL_CONTEXT_LENGTH_EXCEEDED
@@ -125,21 +136,15 @@ def failure_of_status(
     )
 
 
-def failure_of_frame(error_value: object, *, secret: str | None, profile: Profile | None = None) -> Failure:
-    """The failure that an error inside a 200 answer stands for (CASES S03)."""
+def failure_of_frame(
+    error_value: object, known: ErrorClass | None = None, *, secret: str | None, profile: Profile | None = None
+) -> Failure:
+    """The failure that an error inside a 200 answer stands for (CASES S03). `known` is its class, where it is known."""
     error = error_of(error_value)
-    known = _known_class(error, None, profile)
+    known = known or _known_class(error, profile)
     code, category, retry_class = Code.MODEL_PROVIDER_ERROR, Category.BUSINESS, None
     if known is not None:
         code, category, retry_class = _CLASSES[known]
-    elif error.codes & _CONTEXT_LENGTH_CODES:
-        code, category = Code.MODEL_CONTEXT_LENGTH_EXCEEDED, Category.LIMIT
-    elif error.codes & _QUOTA_CODES:
-        code, category = Code.MODEL_RATE_LIMITED, Category.RATE_LIMIT
-    elif error.codes & _RATE_LIMIT_CODES:
-        code, category, retry_class = Code.MODEL_RATE_LIMITED, Category.RATE_LIMIT, RetryClass.RATE_LIMIT
-    elif error.codes & _TRANSPORT_CODES:
-        category, retry_class = Category.TRANSPORT, RetryClass.TRANSPORT
     detail = f": {redact(error.text, secret)}" if error.text else ""
     return Failure(
         code=code,
@@ -151,31 +156,35 @@ def failure_of_frame(error_value: object, *, secret: str | None, profile: Profil
     )
 
 
-def _known_class(error: ProviderError, status: int | None, profile: Profile | None) -> ErrorClass | None:
-    """What the profile says: of two codes that it knows, the one that forbids another attempt."""
-    if profile is None:
-        return None
-    found = [profile.codes[code] for code in sorted(error.codes) if code in profile.codes]
-    if not found:
-        return None if status is None else profile.statuses.get(status)
-    return next((one for one in found if _CLASSES[one][2] is None), found[0])
+def _known_class(error: ProviderError, profile: Profile | None, status: int | None = None) -> ErrorClass | None:
+    """What the codes say, and for a status what the profile says of it.
+
+    Of all codes the one that forbids another attempt decides; the profile's word replaces the common one. Of the common
+    codes that allow another attempt, none changes what a status says.
+    """
+    own = {} if profile is None else profile.codes
+    codes = sorted(error.codes)
+    said = [own[code] for code in codes if code in own]
+    common = [_COMMON[code] for code in codes if code in _COMMON and code not in own]
+    final = next((one for one in (*said, *common) if _CLASSES[one][2] is None), None)
+    if final is not None or said:
+        return final or said[0]
+    if status is not None:
+        return None if profile is None else profile.statuses.get(status)
+    return next((one for one in (ErrorClass.RATE_LIMIT, ErrorClass.TRANSPORT) if one in common), None)
 
 
-def _class_of_status(status: int, error: ProviderError) -> tuple[Code, Category, RetryClass | None]:
+def _class_of_status(status: int) -> tuple[Code, Category, RetryClass | None]:
     if status == 429:
-        # A used-up quota comes as 429 too, and no waiting of ours brings it back.
-        retry_class = None if error.codes & _QUOTA_CODES else RetryClass.RATE_LIMIT
-        return Code.MODEL_RATE_LIMITED, Category.RATE_LIMIT, retry_class
+        return _CLASSES[ErrorClass.RATE_LIMIT]
     if status == 408:
         return Code.MODEL_TRANSPORT_FAILED, Category.TIMEOUT, RetryClass.TRANSPORT
     if status in _TRANSPORT_STATUSES:
-        return Code.MODEL_PROVIDER_ERROR, Category.TRANSPORT, RetryClass.TRANSPORT
+        return _CLASSES[ErrorClass.TRANSPORT]
     if status >= 500:
         return Code.MODEL_PROVIDER_ERROR, Category.BUSINESS, None
     if 200 <= status < 300:
         return Code.MODEL_PROTOCOL_ERROR, Category.PROTOCOL, None
-    if error.codes & _CONTEXT_LENGTH_CODES:
-        return Code.MODEL_CONTEXT_LENGTH_EXCEEDED, Category.LIMIT, None
     return Code.MODEL_REQUEST_REJECTED, _REJECTED_CATEGORIES.get(status, Category.VALIDATION), None
 
 

@@ -203,6 +203,9 @@ class ResponsesAssembly:
                 nested = frame.get("error")
                 named = {name: frame[name] for name in ("code", "message", "param") if name in frame}
                 raise ProviderReportedError(nested or named)
+            case _:
+                # Errors have a type too, where a proxy sends them as they are.
+                refuse_error(frame, self._profile)
         return None
 
     def _take_envelope(self, response: dict[str, Any]) -> None:
@@ -310,8 +313,9 @@ class ResponsesAssembly:
         response = _object(frame, "response")
         if response.get("status", status) != status:
             raise ModelProtocolError(f"a final frame for {status} shows another status")
-        if status == "failed":
-            raise ProviderReportedError(response.get("error") or {})
+        error = response.get("error")
+        if status == "failed" or error:
+            raise ProviderReportedError(error or {})
         self._take_envelope(response)
         output = response.get("output")
         if output:

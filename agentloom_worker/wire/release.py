@@ -69,6 +69,11 @@ Replay = Literal["never", "in_tool_turns", "always"]
 ReasoningField = Literal["reasoning_content", "reasoning"]
 OutputLimitField = Literal["max_tokens", "max_completion_tokens"]
 ErrorClassName = Literal["context_length", "rate_limit", "quota", "transport", "rejected", "content_filter"]
+FinishReason = Annotated[str, Field(pattern=check.ERROR_CODE, max_length=64)]
+MeaningName = Literal[
+    "stop", "tool_calls", "length", "content_filter", "context_length", "rate_limit", "quota", "transport", "rejected"
+]
+FinishReasons = Annotated[dict[FinishReason, MeaningName], Field(json_schema_extra=_NO_OTHER_KEYS)]
 JsonObject = dict[str, JsonValue]
 Version = Annotated[int, Field(ge=SCHEMA_VERSION, le=SCHEMA_VERSION)]
 Parameters = dict[Annotated[str, Field(pattern=check.KEY, max_length=64)], JsonValue]
@@ -180,6 +185,19 @@ class DialectDocument(_Document):
         description="What the endpoint's own error codes mean.",
         json_schema_extra=_NO_OTHER_KEYS,
     )
+    finish_reasons: FinishReasons | None = Field(
+        default=None,
+        description="What the endpoint's own finish reasons mean: an ending in the words of chat completions, or the"
+        " class of the error that ended the message.",
+    )
+
+    @model_serializer(mode="wrap")
+    def written(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
+        """Leave `finish_reasons` out where it is None: the flags of older releases keep their bytes and digests."""
+        flags: dict[str, object] = handler(self)
+        if self.finish_reasons is None:
+            del flags["finish_reasons"]
+        return flags
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:

@@ -163,6 +163,37 @@ def test_S03_an_error_inside_of_a_200_is_sent_again_where_its_class_says_so(clea
         assert codes == [Code.MODEL_RATE_LIMITED, Code.MODEL_RATE_LIMITED, None]
 
 
+@pytest.mark.parametrize(
+    ("profile", "reason"), [("deepseek", "insufficient_system_resource"), ("zhipu", "network_error"), ("vllm", "error")]
+)
+def test_S03_a_message_that_ends_by_an_interruption_is_sent_again_and_none_of_its_calls_is_made(
+    clean_sqlite: str, profile: str, reason: str
+) -> None:
+    call = {"index": 0, "id": "a", "function": {"name": "echo", "arguments": json.dumps({"text": SECRET})}}
+    broken = _stream(_chunk({"content": SECRET}), _chunk({"tool_calls": [call]}), _chunk({}, reason))
+    turns = {"first": 1, "answer": _raw(broken)}, {"answer": {"text": "at last"}}
+    with dev_model(*turns) as model, simulated(clean_sqlite) as worker:
+        document = http_release(model, tools={"echo": python_tool()}, models={"main": {"profile": profile}})
+        run_id = ask(worker.ports, document)
+        worker.drive()
+        assert answer(worker.ports, run_id) == "at last"
+        assert len(model.requests) == 2
+        codes = [attempt.code for attempt in attempts(worker.ports, run_id)]
+        assert codes == [Code.MODEL_PROVIDER_ERROR, None]
+        assert "tool_call" not in kinds(worker.ports, run_id)
+        _assert_nothing_seen(worker.ports, run_id)
+
+
+def test_S03_a_message_that_ends_by_a_full_window_ends_the_run_at_once(clean_sqlite: str) -> None:
+    broken = _stream(_chunk({"content": SECRET}), _chunk({}, "model_context_window_exceeded"))
+    with dev_model({"answer": _raw(broken)}) as model, simulated(clean_sqlite) as worker:
+        run_id = ask(worker.ports, http_release(model, models={"main": {"profile": "zhipu"}}))
+        worker.drive()
+        assert run_of(worker.ports, run_id).end_code == Code.MODEL_CONTEXT_LENGTH_EXCEEDED
+        assert len(model.requests) == 1
+        _assert_nothing_seen(worker.ports, run_id)
+
+
 def test_S05_keep_alives_are_no_first_output_and_change_no_answer(database_url: str) -> None:
     comments = ": keep-alive\n\n: keep-alive\n\n"
     text = comments + "id: 7\n: keep-alive\n" + _stream(*WHOLE).replace("\n\ndata: [DONE]", "\n\n: bye\n\ndata: [DONE]")

@@ -301,6 +301,37 @@ def test_S10_a_web_page_in_place_of_a_stream_is_a_protocol_error(protocol: str) 
         assert "Login" not in failure.message
 
 
+@pytest.mark.parametrize("kind", ["text/event-stream", "application/json", "text/plain"])
+@pytest.mark.parametrize(
+    ("error", "code", "retry_class"),
+    [
+        ({"error": {"code": "context_length_exceeded"}}, Code.MODEL_CONTEXT_LENGTH_EXCEEDED, None),
+        ({"error": {"type": "rate_limit_error"}}, Code.MODEL_RATE_LIMITED, RetryClass.RATE_LIMIT),
+        ({"object": "error", "type": "BadRequestError", "code": 400}, Code.MODEL_PROVIDER_ERROR, None),
+        ({"error": {"code": 14, "status": "UNAVAILABLE"}}, Code.MODEL_PROVIDER_ERROR, RetryClass.TRANSPORT),
+    ],
+)
+def test_S10_a_bare_error_in_place_of_a_stream_has_the_class_of_its_code(
+    protocol: str, kind: str, error: Any, code: Code, retry_class: RetryClass | None
+) -> None:
+    answer = raw(json.dumps(error, indent=2).encode(), headers={"content-type": kind}, piece_bytes=9)
+    failure = failed(told(protocol, answer)).failure
+    assert (failure.code, failure.retry_class) == (code, retry_class)
+    assert failure.external_outcome is Executed.EXECUTED
+
+
+def test_S10_a_bare_error_in_a_list_is_found_where_a_stream_was_announced(protocol: str) -> None:
+    body = json.dumps([{"error": {"code": 429, "status": "RESOURCE_EXHAUSTED"}}]).encode()
+    failure = failed(told(protocol, raw(body, headers={"content-type": "text/event-stream"}))).failure
+    assert (failure.code, failure.retry_class) == (Code.MODEL_RATE_LIMITED, RetryClass.RATE_LIMIT)
+
+
+def test_S10_a_bare_document_that_is_no_error_ends_no_stream(protocol: str) -> None:
+    whole = post(protocol, CALLS, {**asked(protocol), "stream": False}).content
+    for body in (whole, b'{"error": null}', b'{"error": {"code": "x"}', b"[]", b"[" * 100_000):
+        assert_incomplete(told(protocol, raw(body, headers={"content-type": "text/event-stream"})))
+
+
 def test_S10_a_gzip_stream_is_read_like_any_other(protocol: str) -> None:
     body = gzip.compress(stream_of(protocol, STORIES["text"]))
     headers = {"content-type": "text/event-stream", "content-encoding": "gzip"}

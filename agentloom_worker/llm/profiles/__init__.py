@@ -17,7 +17,15 @@ from agentloom_worker.llm.profiles.moonshot import MOONSHOT
 from agentloom_worker.llm.profiles.ollama import OLLAMA
 from agentloom_worker.llm.profiles.openai import OPENAI
 from agentloom_worker.llm.profiles.openrouter import OPENROUTER
-from agentloom_worker.llm.profiles.profile import ErrorClass, Fact, KnownModel, Profile, ReasoningReplay
+from agentloom_worker.llm.profiles.profile import (
+    Ending,
+    ErrorClass,
+    Fact,
+    KnownModel,
+    OtherAddress,
+    Profile,
+    ReasoningReplay,
+)
 from agentloom_worker.llm.profiles.vllm import VLLM
 from agentloom_worker.llm.profiles.zhipu import ZHIPU
 
@@ -43,9 +51,11 @@ PROFILES: dict[str, Profile] = {
 
 __all__ = [
     "PROFILES",
+    "Ending",
     "ErrorClass",
     "Fact",
     "KnownModel",
+    "OtherAddress",
     "Profile",
     "ReasoningReplay",
     "custom_profile",

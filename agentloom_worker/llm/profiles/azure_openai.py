@@ -4,6 +4,10 @@ from agentloom_worker.llm.profiles.openai import CHAT_PARAMETERS, RESPONSES_PARA
 from agentloom_worker.llm.profiles.profile import Fact, Profile, ReasoningReplay
 
 _RESPONSES = "https://learn.microsoft.com/en-us/azure/foundry/openai/how-to/responses"
+_SPECIFICATION = (
+    "https://github.com/Azure/azure-rest-api-specs/blob/main/specification/cognitiveservices/data-plane/AzureOpenAI/"
+    "inference/stable/2024-10-21/inference.yaml"
+)
 _REFERENCE = "https://learn.microsoft.com/en-us/azure/foundry/reference/rest/chat-create-chat-completion"
 
 AZURE_OPENAI = Profile(
@@ -16,7 +20,18 @@ AZURE_OPENAI = Profile(
     encrypted_replay=ReasoningReplay.ALWAYS,
     parameters=CHAT_PARAMETERS,
     responses_parameters=RESPONSES_PARAMETERS,
+    # The common tables know what a filtered prompt is answered with.
     facts=(
+        Fact("a stream of chat completions ends with [DONE]", _SPECIFICATION),
+        Fact(
+            "the inner code ResponsibleAIPolicyViolation: the prompt violated one or more rules of the content filter",
+            _SPECIFICATION,
+        ),
+        Fact(
+            "a prompt that is filtered is answered with 400 and the code content_filter, an answer that is cut ends by"
+            " the finish reason content_filter",
+            "https://learn.microsoft.com/en-us/azure/ai-services/openai/concepts/content-filter",
+        ),
         Fact(
             "with store: false, include: [reasoning.encrypted_content] gives the reasoning sealed (encrypted_content);"
             " it goes along in later requests to be kept across turns",

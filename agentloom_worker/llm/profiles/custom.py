@@ -3,7 +3,7 @@
 import json
 
 from agentloom_worker.canonical import sha256_hex
-from agentloom_worker.llm.profiles.profile import ErrorClass, Fact, Profile, ReasoningReplay
+from agentloom_worker.llm.profiles.profile import Ending, ErrorClass, Fact, Profile, ReasoningReplay
 
 CUSTOM = Profile(
     "custom",
@@ -38,4 +38,10 @@ def custom_profile(dialect: str) -> Profile:
         parameters=None if allowed is None else frozenset(allowed),
         responses_parameters=None if allowed is None else frozenset(allowed),
         codes={code: ErrorClass(what) for code, what in flags["codes"].items()},
+        finish_reasons={reason: _meaning(what) for reason, what in flags.get("finish_reasons", {}).items()},
     )
+
+
+def _meaning(what: str) -> Ending | ErrorClass:
+    """`content_filter` is the ending: an answer that was cut there."""
+    return Ending(what) if what in set(Ending) else ErrorClass(what)

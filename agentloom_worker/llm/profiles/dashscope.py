@@ -1,6 +1,6 @@
-"""Alibaba Cloud Model Studio, its OpenAI-compatible mode. Other regions have other addresses, by base_url."""
+"""Alibaba Cloud Model Studio, its OpenAI-compatible mode."""
 
-from agentloom_worker.llm.profiles.profile import ErrorClass, Fact, KnownModel, Profile
+from agentloom_worker.llm.profiles.profile import ErrorClass, Fact, KnownModel, OtherAddress, Profile
 
 _ERRORS = "https://help.aliyun.com/en/model-studio/error-code-start"
 _STATUS = "https://www.alibabacloud.com/help/en/model-studio/developer-reference/error-code"
@@ -9,6 +9,8 @@ _SDK = (
     "https://github.com/dashscope/dashscope-sdk-java/blob/main/src/main/java/com/alibaba/dashscope/aigc/generation/"
     "GenerationParam.java"
 )
+_ADDRESSES = "https://www.alibabacloud.com/help/zh/model-studio/more-tools"
+_CODING_TOOLS_ONLY = "for coding tools that people use, not for scripts and backends"
 _KIMI = "https://www.alibabacloud.com/help/en/model-studio/kimi-api"
 
 DASHSCOPE = Profile(
@@ -17,6 +19,30 @@ DASHSCOPE = Profile(
     mid_system=False,
     protocols=("openai-chat",),
     base_url="https://dashscope.aliyuncs.com/compatible-mode/v1",
+    other_addresses=(
+        OtherAddress("https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "Singapore", _ADDRESSES),
+        OtherAddress("https://dashscope-us.aliyuncs.com/compatible-mode/v1", "Virginia", _ADDRESSES),
+        OtherAddress(
+            "https://coding.dashscope.aliyuncs.com/v1",
+            f"Coding Plan, with keys of its own; {_CODING_TOOLS_ONLY}",
+            "https://help.aliyun.com/zh/model-studio/other-tools-coding-plan",
+        ),
+        OtherAddress(
+            "https://coding-intl.dashscope.aliyuncs.com/v1",
+            f"Coding Plan outside China, with keys of its own; {_CODING_TOOLS_ONLY}",
+            "https://www.alibabacloud.com/help/zh/model-studio/other-tools-coding-plan",
+        ),
+        OtherAddress(
+            "https://token-plan.cn-beijing.maas.aliyuncs.com/compatible-mode/v1",
+            f"Token Plan, with keys of its own; {_CODING_TOOLS_ONLY}",
+            "https://help.aliyun.com/zh/model-studio/other-tools-coding-plan",
+        ),
+        OtherAddress(
+            "https://token-plan.ap-southeast-1.maas.aliyuncs.com/compatible-mode/v1",
+            f"Token Plan in Singapore, with keys of its own; {_CODING_TOOLS_ONLY}",
+            _ADDRESSES,
+        ),
+    ),
     # Without preserve_thinking: this profile sends no reasoning back.
     parameters=frozenset(
         {
@@ -53,6 +79,10 @@ DASHSCOPE = Profile(
             "https://help.aliyun.com/en/model-studio/deep-thinking",
         ),
         Fact("every parameter, as its own SDK sends it to the same models", _SDK),
+        Fact(
+            "a signal of its own ends a stream; which one, no page that was read says",
+            "https://www.alibabacloud.com/help/en/model-studio/stream",
+        ),
         Fact("temperature and top_p of this mode", _CHAT),
         Fact(
             "response_format of this mode",

@@ -1,8 +1,9 @@
 """DeepSeek's own API."""
 
-from agentloom_worker.llm.profiles.profile import Fact, Profile, ReasoningReplay
+from agentloom_worker.llm.profiles.profile import ErrorClass, Fact, KnownModel, Profile, ReasoningReplay
 
 _REFERENCE = "https://api-docs.deepseek.com/zh-cn/api/create-chat-completion"
+_PRICING = "https://api-docs.deepseek.com/zh-cn/quick_start/pricing"
 _THINKING = "https://api-docs.deepseek.com/guides/thinking_mode"
 
 DEEPSEEK = Profile(
@@ -28,7 +29,17 @@ DEEPSEEK = Profile(
             "user_id",
         }
     ),
+    models=(
+        KnownModel("deepseek-flash", _PRICING, 1_000_000, 384_000, ("text", "image")),
+        KnownModel("deepseek-v4-pro", _PRICING, 1_000_000, 384_000),
+    ),
+    finish_reasons={"insufficient_system_resource": ErrorClass.TRANSPORT},
     facts=(
+        Fact(
+            "insufficient_system_resource: the generation was interrupted since resources ran short; length is a limit"
+            " of the context as well",
+            _REFERENCE,
+        ),
         Fact(
             "thinking is on by default; between two messages of the user with calls among them, reasoning_content must"
             " come back in all later requests, else 400; without calls it is ignored",

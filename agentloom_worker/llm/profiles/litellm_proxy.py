@@ -13,6 +13,11 @@ LITELLM_PROXY = Profile(
             "https://docs.litellm.ai/docs/completion/drop_params",
         ),
         Fact(
+            "finish reasons are those of chat completions, whatever the provider said: an error and a network_error"
+            " become stop, and nobody can tell them apart behind it",
+            "https://github.com/BerriAI/litellm/blob/main/litellm/litellm_core_utils/core_helpers.py",
+        ),
+        Fact(
             "responses for every provider that it supports; its address is the operator's",
             "https://docs.litellm.ai/docs/response_api",
         ),

@@ -2,6 +2,7 @@
 
 from agentloom_worker.llm.profiles.profile import ErrorClass, Fact, Profile
 
+_READER = "https://github.com/ggml-org/llama.cpp/blob/master/tools/server/tests/utils.py"
 _README = "https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md"
 
 LLAMA_CPP = Profile(
@@ -48,6 +49,8 @@ LLAMA_CPP = Profile(
             "https://github.com/ggml-org/llama.cpp/blob/master/models/templates/"
             "mistralai-Mistral-Small-3.1-24B-Instruct-2503.jinja",
         ),
+        Fact("a stream of chat completions ends with [DONE]", _READER),
+        Fact("calls are numbered; the first fragment of an index has its id and name", _READER),
         Fact("/props tells the window that is served: default_generation_settings.n_ctx", _README),
         Fact(
             "parameters; /v1/responses is turned into chat completions; the ports of its examples differ, so there is"

@@ -1,8 +1,10 @@
-"""MiniMax, its OpenAI-compatible API. https://api.minimaxi.com/v1 is the same in China, by base_url."""
+"""MiniMax, its OpenAI-compatible API."""
 
-from agentloom_worker.llm.profiles.profile import ErrorClass, Fact, KnownModel, Profile
+from agentloom_worker.llm.profiles.profile import ErrorClass, Fact, KnownModel, OtherAddress, Profile
 
 _API = "https://platform.minimax.io/docs/api-reference/text-openai-api"
+_CHINA = "https://platform.minimaxi.com/docs/api-reference/text-openai-api"
+_MODELS = "https://platform.minimaxi.com/docs/guides/text-generation"
 _CHAT = "https://platform.minimax.io/docs/api-reference/text-chat-openai"
 _RESPONSES = "https://platform.minimax.io/docs/api-reference/responses-create"
 _CODES = "https://platform.minimax.io/docs/api-reference/errorcode"
@@ -16,27 +18,48 @@ MINIMAX = Profile(
     done_required=False,
     protocols=("openai-chat", "openai-responses"),
     base_url="https://api.minimax.io/v1",
+    other_addresses=(OtherAddress("https://api.minimaxi.com/v1", "in China", _CHINA),),
     output_limit_field="max_completion_tokens",
     # Without reasoning_split: what it splits off would have to come back in a form that is not kept. Left alone, the
     # reasoning stands inside of the text, and so it does come back.
     parameters=frozenset({"seed", "temperature", "thinking", "tool_choice", "top_p"}),
     responses_parameters=frozenset({"reasoning", "temperature"}),
-    codes={  # all of them from _CODES
+    codes={  # all of them from _CODES, or from the same page of the platform in China
         "1000": ErrorClass.TRANSPORT,
         "1001": ErrorClass.TRANSPORT,
         "1002": ErrorClass.RATE_LIMIT,
         "1004": ErrorClass.REJECTED,
         "1008": ErrorClass.QUOTA,
         "1024": ErrorClass.TRANSPORT,
+        "1026": ErrorClass.CONTENT_FILTER,
+        "1027": ErrorClass.CONTENT_FILTER,
+        "1033": ErrorClass.TRANSPORT,
     },
     base_resp_errors=True,
-    models=(KnownModel("MiniMax-M3", _API, 1_000_000, None, ("text", "image", "video")),),
+    models=(
+        KnownModel("MiniMax-M3", _API, 1_000_000, None, ("text", "image", "video")),
+        KnownModel("MiniMax-M2.7", _MODELS, 204_800),
+        KnownModel("MiniMax-M2.7-highspeed", _MODELS, 204_800),
+        KnownModel("MiniMax-M2.5", _MODELS, 204_800),
+        KnownModel("MiniMax-M2.5-highspeed", _MODELS, 204_800),
+        KnownModel("MiniMax-M2.1", _MODELS, 204_800),
+        KnownModel("MiniMax-M2.1-highspeed", _MODELS, 204_800),
+        KnownModel("MiniMax-M2", _MODELS, 204_800),
+    ),
     facts=(
         Fact("the assistant message must come back whole, the thinking in its text included", _API),
         Fact(
             "1000 unknown, 1001 timeout, 1002 rate limit, 1024 internal error: to be tried again; 1004 not authorized,"
             " 1008 no balance",
             _CODES,
+        ),
+        Fact(
+            "1026 sensitive input, 1027 sensitive output, 1033 an error of its system or behind it: to be tried again",
+            "https://platform.minimaxi.com/docs/api-reference/errorcode",
+        ),
+        Fact(
+            "its Token Plan has keys of its own, not those of pay-as-you-go",
+            "https://platform.minimax.io/docs/token-plan/quickstart",
         ),
         Fact("temperature, top_p", "https://platform.minimax.io/docs/api-reference/text-chat"),
         Fact("thinking", _CHAT),

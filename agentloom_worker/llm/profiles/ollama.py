@@ -3,6 +3,8 @@
 from agentloom_worker.llm.profiles.profile import Fact, Profile, ReasoningReplay
 
 _RESPONSES = "https://github.com/ollama/ollama/blob/main/openai/responses.go"
+_MIDDLEWARE = "https://github.com/ollama/ollama/blob/main/middleware/openai.go"
+_CHUNKS = "https://github.com/ollama/ollama/blob/main/openai/openai.go"
 _PAGE = "https://docs.ollama.com/api/openai-compatibility"
 
 OLLAMA = Profile(
@@ -31,6 +33,12 @@ OLLAMA = Profile(
             "a reasoning item has its thinking in encrypted_content (as plain text: it seals nothing), and in the input"
             " it becomes the thinking of the message or call behind it",
             _RESPONSES,
+        ),
+        Fact("a stream of chat completions ends with [DONE]", _MIDDLEWARE),
+        Fact("a call comes whole, with an id and an index", _CHUNKS),
+        Fact(
+            "a reason that is none of its own becomes stop; load and unload answer requests without messages",
+            _CHUNKS,
         ),
         Fact("responses read reasoning.effort and text.format beside what the page lists", _RESPONSES),
         Fact("fields of a request; the key is ignored by a local server", _PAGE),

@@ -3,6 +3,8 @@
 from agentloom_worker.llm.profiles.profile import Fact, Profile, ReasoningReplay
 
 _RESPONSES = "https://github.com/openai/openai-python/tree/main/src/openai/types/responses"
+_STREAM = "https://github.com/openai/openai-python/blob/main/src/openai/_streaming.py"
+_CHUNK = "https://github.com/openai/openai-python/blob/main/src/openai/types/chat/chat_completion_chunk.py"
 _CHAT = "https://github.com/openai/openai-python/blob/main/src/openai/types/chat/completion_create_params.py"
 
 # Without what this runtime owns or cannot carry: n, tools, functions, audio, modalities.
@@ -73,6 +75,14 @@ OPENAI = Profile(
             "parameters of chat completions; max_completion_tokens bounds the output, max_tokens is deprecated and not"
             " taken by o-series models",
             _CHAT,
+        ),
+        Fact("a stream of chat completions ends with [DONE]", _STREAM),
+        Fact(
+            "a fragment of a call has an index always, its id and name where they begin; nothing is said of reuse",
+            _CHUNK,
+        ),
+        Fact(
+            "the Responses stream ends with response.completed, .incomplete or .failed; items have an index", _RESPONSES
         ),
         Fact("parameters of responses, store and include among them", _RESPONSES),
         Fact(

@@ -30,10 +30,28 @@ class ErrorClass(StrEnum):
     CONTENT_FILTER = "content_filter"
 
 
+class Ending(StrEnum):
+    """How a message ends, in the words of chat completions: those that the runtime reads."""
+
+    STOP = "stop"
+    TOOL_CALLS = "tool_calls"
+    LENGTH = "length"
+    CONTENT_FILTER = "content_filter"
+
+
 @dataclass(frozen=True, slots=True)
 class Fact:
     """Something that the flags of a profile stand on, and the page that says so."""
 
+    text: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class OtherAddress:
+    """A documented address beside the default one, used by writing it as `base_url`, and what it is for."""
+
+    base_url: str
     text: str
     source: str
 
@@ -53,8 +71,9 @@ class KnownModel:
 class Profile:
     """The flags of a dialect. An adapter refuses a flag that it does not implement; it never ignores one.
 
-    Where: `base_url` is the default address, None where there is none; `protocols` are those that the provider
-    offers, None for any. The key goes into `auth_header` behind `auth_prefix`.
+    Where: `base_url` is the default address, None where there is none; `other_addresses` are further documented ones,
+    for people to read. `protocols` are those that the provider offers, None for any. The key goes into `auth_header`
+    behind `auth_prefix`.
 
     Messages: `mid_system`, `strict_alternation` and `first_must_be_user` say which sequences of roles the
     provider takes (RULINGS A12). `reasoning_replay` says when reasoning goes back, in `reasoning_field`;
@@ -71,8 +90,10 @@ class Profile:
     exist in chat completions, `responses_parameters` those in responses; None: any, the endpoint itself refuses
     what it does not know. `unsupported` are dotted paths into their values that need what the profile lacks.
 
-    Errors: `codes` and `statuses` classify before the common tables do; `base_resp_errors` reads an error out
-    of the `base_resp` of a 200 answer. `props_path` is where a server says which window it serves.
+    Errors: `codes` and `statuses` classify before the common tables do, but of two codes the one that forbids another
+    attempt decides. `finish_reasons` are the provider's own words for the end of a chat message: an `Ending`, or the
+    class of the error that it was. `base_resp_errors` reads an error out of the `base_resp` of a 200 answer.
+    `props_path` is where a server says which window it serves.
     """
 
     name: str
@@ -91,6 +112,7 @@ class Profile:
     output_limit_field: str = "max_tokens"
     protocols: tuple[str, ...] | None = None
     base_url: str | None = None
+    other_addresses: tuple[OtherAddress, ...] = ()
     auth_header: str = "Authorization"
     auth_prefix: str = "Bearer "
     parameters: frozenset[str] | None = None
@@ -98,6 +120,7 @@ class Profile:
     unsupported: frozenset[str] = frozenset()
     codes: Mapping[str, ErrorClass] = field(default_factory=dict)
     statuses: Mapping[int, ErrorClass] = field(default_factory=dict)
+    finish_reasons: Mapping[str, Ending | ErrorClass] = field(default_factory=dict)
     base_resp_errors: bool = False
     props_path: str | None = None
     models: tuple[KnownModel, ...] = ()

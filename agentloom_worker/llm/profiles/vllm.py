@@ -1,7 +1,8 @@
 """vLLM's server. What it takes depends on the chat template of the model that it serves: the strictest is assumed."""
 
-from agentloom_worker.llm.profiles.profile import Fact, Profile, ReasoningReplay
+from agentloom_worker.llm.profiles.profile import ErrorClass, Fact, Profile, ReasoningReplay
 
+_SERVING = "https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/openai/chat_completion/serving.py"
 _PROTOCOL = "https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/openai/chat_completion/protocol.py"
 
 VLLM = Profile(
@@ -58,7 +59,13 @@ VLLM = Profile(
         }
     ),
     responses_parameters=frozenset({"reasoning", "temperature", "text", "tool_choice", "top_p"}),
+    finish_reasons={"abort": ErrorClass.TRANSPORT, "error": ErrorClass.TRANSPORT},
     facts=(
+        Fact(
+            "finish reasons are part of its API: abort is a request that was aborted, error an internal error of a"
+            " request, to be tried again",
+            "https://github.com/vllm-project/vllm/blob/main/vllm/v1/engine/__init__.py",
+        ),
         Fact(
             "one system message, at the beginning, where the template says so",
             "https://github.com/vllm-project/vllm/issues/41114",
@@ -66,6 +73,9 @@ VLLM = Profile(
         Fact(
             "user and assistant must alternate, the user first, where the template says so",
             "https://github.com/vllm-project/vllm/blob/main/examples/tool_chat_template_gemma3_pythonic.jinja",
+        ),
+        Fact(
+            "a stream of chat completions ends with [DONE], one that failed too: its error stands before it", _SERVING
         ),
         Fact("reasoning comes in the field reasoning", _PROTOCOL),
         Fact(

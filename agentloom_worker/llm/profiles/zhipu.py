@@ -1,8 +1,21 @@
-"""Zhipu's GLM: the open platform in China. https://api.z.ai/api/paas/v4 is the same outside, by base_url."""
+"""Zhipu's GLM: the open platform in China."""
 
-from agentloom_worker.llm.profiles.profile import ErrorClass, Fact, Profile, ReasoningReplay
+from agentloom_worker.llm.profiles.profile import (
+    Ending,
+    ErrorClass,
+    Fact,
+    KnownModel,
+    OtherAddress,
+    Profile,
+    ReasoningReplay,
+)
 
 _CODES = "https://docs.bigmodel.cn/cn/api/api-code"
+_CHAT = "https://docs.bigmodel.cn/api-reference/%E6%A8%A1%E5%9E%8B-api/%E5%AF%B9%E8%AF%9D%E8%A1%A5%E5%85%A8"
+_HTTP = "https://docs.bigmodel.cn/cn/guide/develop/http/introduction"
+_ZAI = "https://docs.z.ai/api-reference/introduction"
+_STREAM = "https://github.com/zai-org/z-ai-sdk-python/blob/main/src/zai/core/_streaming.py"
+_CHUNK = "https://github.com/zai-org/z-ai-sdk-python/blob/main/src/zai/types/chat/chat_completion_chunk.py"
 _THINKING = "https://docs.bigmodel.cn/cn/guide/capabilities/thinking-mode"
 
 ZHIPU = Profile(
@@ -11,6 +24,19 @@ ZHIPU = Profile(
     reasoning_replay=ReasoningReplay.IN_TOOL_TURNS,
     protocols=("openai-chat",),
     base_url="https://open.bigmodel.cn/api/paas/v4",
+    other_addresses=(
+        OtherAddress(
+            "https://open.bigmodel.cn/api/coding/paas/v4",
+            "GLM Coding Plan, whose allowance is used at this address only; not for general use",
+            _HTTP,
+        ),
+        OtherAddress("https://api.z.ai/api/paas/v4", "outside China", _ZAI),
+        OtherAddress(
+            "https://api.z.ai/api/coding/paas/v4",
+            "GLM Coding Plan outside China; for the tools that it supports, not for general use",
+            _ZAI,
+        ),
+    ),
     parameters=frozenset({"do_sample", "response_format", "stop", "temperature", "thinking", "tool_choice", "top_p"}),
     # Preserved thinking wants every reasoning back, in every turn; this profile sends that of tool turns.
     unsupported=frozenset({"thinking.clear_thinking"}),
@@ -30,7 +56,17 @@ ZHIPU = Profile(
         "1312": ErrorClass.RATE_LIMIT,
         "1313": ErrorClass.QUOTA,
     },
+    models=(KnownModel("glm-4.7", "https://docs.z.ai/guides/llm/glm-4.7", 200_000, 128_000),),
+    finish_reasons={
+        # Its answers name this one: https://github.com/mozilla-ai/any-llm/issues/1200
+        "model_context_window_exceeded": ErrorClass.CONTEXT_LENGTH,
+        "network_error": ErrorClass.TRANSPORT,
+        "sensitive": Ending.CONTENT_FILTER,
+    },
     facts=(
+        Fact("a stream ends with [DONE]", _STREAM),
+        Fact("a fragment of a call has an index always; its id may be absent", _CHUNK),
+        Fact("sensitive: content that its audit blocked; network_error: the inference failed", _CHAT),
         Fact(
             "1261 prompt too long; 1301 sensitive content; 1302, 1303, 1305, 1312 too many or too busy; 1120 and 1234"
             " account or network out of reach; 1113 no balance (with status 429); 1304, 1308, 1309, 1310, 1313 an"

@@ -48,6 +48,8 @@ def test_profiles_are_listed_with_their_facts_and_sources(capsys: pytest.Capture
     assert code == 0
     for profile in PROFILES.values():
         assert all(fact.source in out for fact in profile.facts)
+        for other in profile.other_addresses:
+            assert f"address {other.base_url}: {other.text}" in out and other.source in out
     assert "window 262144, maximum output 32768" in out
 
 
@@ -59,6 +61,8 @@ def test_profiles_as_json_hold_every_flag(capsys: pytest.CaptureFixture[str]) ->
     assert zhipu["codes"]["1261"] == "context_length"
     assert zhipu["reasoning_replay"] == "in_tool_turns"
     assert {"text", "source"} <= set(zhipu["facts"][0])
+    assert zhipu["finish_reasons"]["sensitive"] == "content_filter"
+    assert {"base_url", "text", "source"} == set(zhipu["other_addresses"][0])
 
 
 def test_discover_lists_what_the_endpoint_tells(capsys: pytest.CaptureFixture[str], model: DevModel, key: str) -> None:

@@ -6,7 +6,7 @@ from agentloom_worker import limits
 from agentloom_worker.domain.model import FirstOutputKind, ModelResponse, Usage
 from agentloom_worker.llm.assembly import ModelProtocolError, ProviderReportedError
 from agentloom_worker.llm.chat_assembly import ChatAssembly
-from agentloom_worker.llm.profiles import Profile
+from agentloom_worker.llm.profiles import PROFILES, Ending, ErrorClass, Profile
 
 GENERIC = Profile("generic", 1)
 REOPENING = Profile("reopening", 1, new_id_opens_call=True)
@@ -170,9 +170,56 @@ def test_S03_an_error_is_reported_wherever_it_stands() -> None:
         {"error": {"code": None}},
         {"choices": [], "error": "x"},
         {"object": "error", "message": "x"},
+        {"choices": [{"index": 0, "delta": {}, "error": {"code": 502}, "finish_reason": "error"}]},
     ):
         with pytest.raises(ProviderReportedError):
             assemble(item)
+
+
+WORDS = Profile(
+    "words",
+    1,
+    finish_reasons={"max_len": Ending.LENGTH, "blocked": Ending.CONTENT_FILTER, "lost": ErrorClass.TRANSPORT},
+)
+
+
+@pytest.mark.parametrize(("reason", "ending"), [("max_len", "length"), ("blocked", "content_filter"), ("stop", "stop")])
+def test_S08_a_providers_own_word_for_an_ending_is_that_ending(reason: str, ending: str) -> None:
+    assert assemble(frame(content="x"), frame(reason), profile=WORDS).finish_reason == ending
+    whole = ChatAssembly(WORDS)
+    whole.apply_document({"choices": [{"message": {"content": "x"}, "finish_reason": reason}]})
+    assert whole.response(request_id=None, transport_sha256="", transport_bytes=0).finish_reason == ending
+    with pytest.raises(ModelProtocolError, match="the finish reason is of_nobody"):
+        assemble(frame(content="x"), frame("of_nobody"), profile=WORDS)
+
+
+def test_S03_a_providers_own_word_for_an_interruption_is_an_error_and_what_had_come_is_partial() -> None:
+    said = calls(fragment(0, "a", "add", "{}"))
+    assembly = ChatAssembly(WORDS)
+    assembly.apply_frame(said)
+    with pytest.raises(ProviderReportedError) as caught:
+        assembly.apply_frame(frame("lost", content="half"))
+    assert (caught.value.error, caught.value.known) == (
+        {"message": "the finish reason is lost"},
+        ErrorClass.TRANSPORT,
+    )
+    partial = assembly.partial()
+    assert (partial.text, [call.name for call in partial.calls]) == ("half", ["add"])
+    message = {"content": "half", "tool_calls": said["choices"][0]["delta"]["tool_calls"]}
+    with pytest.raises(ProviderReportedError):
+        ChatAssembly(WORDS).apply_document({"choices": [{"message": message, "finish_reason": "lost"}]})
+
+
+def test_S03_an_error_of_a_choice_is_reported_with_its_codes_and_before_its_finish_reason() -> None:
+    error = {"code": 429, "message": "slow down"}
+    assembly = ChatAssembly(PROFILES["openrouter"])
+    with pytest.raises(ProviderReportedError) as caught:
+        assembly.apply_frame(
+            {"choices": [{"index": 0, "delta": {"content": "so"}, "error": error, "finish_reason": "error"}]}
+        )
+    assert (caught.value.error, caught.value.known, assembly.partial().text) == (error, None, "so")
+    other = {"choices": [{"index": 1, "delta": {}, "error": error}]}
+    assert ChatAssembly(PROFILES["openrouter"]).apply_frame(other) is None
 
 
 def test_S07_reasoning_stays_apart_and_is_not_doubled() -> None:

@@ -1,5 +1,6 @@
 import json
 import time
+from typing import Any
 
 import httpx
 import pytest
@@ -17,6 +18,7 @@ from agentloom_worker.llm.http_failures import (
     failure_of_status,
     parse_error,
 )
+from agentloom_worker.llm.profiles import ErrorClass
 
 WALL_US = 1_800_000_000 * 1_000_000  # Fri, 15 Jan 2027 08:00:00 GMT
 SECRET = "sk-test-0123456789abcdef"
@@ -54,6 +56,47 @@ SECRET = "sk-test-0123456789abcdef"
             None,
             Executed.NOT_EXECUTED,
         ),
+        (400, {"code": "content_filter", "status": 400}, Code.MODEL_CONTENT_FILTERED, None, Executed.NOT_EXECUTED),
+        (
+            400,
+            {"code": None, "innererror": {"code": "ResponsibleAIPolicyViolation"}},
+            Code.MODEL_CONTENT_FILTERED,
+            None,
+            Executed.NOT_EXECUTED,
+        ),
+        # A code that forbids another attempt decides, whatever the status; one that allows it changes no status.
+        *(
+            (status, {"type": "server_error", "code": code}, expected, None, executed)
+            for status, executed in (
+                (400, Executed.NOT_EXECUTED),
+                (408, Executed.NOT_EXECUTED),
+                (429, Executed.NOT_EXECUTED),
+                (500, Executed.UNKNOWN),
+                (503, Executed.UNKNOWN),
+            )
+            for code, expected in (
+                ("insufficient_quota", Code.MODEL_RATE_LIMITED),
+                ("content_filter", Code.MODEL_CONTENT_FILTERED),
+            )
+        ),
+        *(
+            (
+                status,
+                {"type": "rate_limit_error", "code": "context_length_exceeded"},
+                Code.MODEL_CONTEXT_LENGTH_EXCEEDED,
+                None,
+                Executed.NOT_EXECUTED,
+            )
+            for status in (400, 408, 429, 500, 503)
+        ),
+        (400, {"code": "server_error"}, Code.MODEL_REQUEST_REJECTED, None, Executed.NOT_EXECUTED),
+        (
+            503,
+            {"code": "rate_limit_exceeded"},
+            Code.MODEL_PROVIDER_ERROR,
+            RetryClass.TRANSPORT,
+            Executed.UNKNOWN,
+        ),
         (
             400,
             {"message": "rate limit 429, retry later"},
@@ -64,7 +107,7 @@ SECRET = "sk-test-0123456789abcdef"
     ],
 )
 def test_the_status_and_the_codes_decide_and_no_words_do(
-    status: int, error: dict[str, str], code: Code, retry_class: RetryClass | None, executed: Executed
+    status: int, error: dict[str, Any], code: Code, retry_class: RetryClass | None, executed: Executed
 ) -> None:
     failure = failure_of_status(
         status, httpx.Headers(), json.dumps({"error": error}).encode(), wall_us=WALL_US, secret=None
@@ -81,6 +124,14 @@ def test_S03_an_error_frame_is_classified_by_its_codes() -> None:
     limited = failure_of_frame({"type": "rate_limit_error"}, secret=None)
     assert (limited.code, limited.retry_class) == (Code.MODEL_RATE_LIMITED, RetryClass.RATE_LIMIT)
     assert limited.category is Category.RATE_LIMIT
+    filtered = failure_of_frame({"code": "content_filter", "type": "server_error"}, secret=None)
+    assert (filtered.code, filtered.retry_class) == (Code.MODEL_CONTENT_FILTERED, None)
+    ended = failure_of_frame({"message": "the finish reason is x"}, ErrorClass.TRANSPORT, secret=None)
+    assert (ended.code, ended.retry_class, ended.external_outcome) == (
+        Code.MODEL_PROVIDER_ERROR,
+        RetryClass.TRANSPORT,
+        Executed.EXECUTED,
+    )
     text = failure_of_frame("just words", secret=None)
     assert text.code == Code.MODEL_PROVIDER_ERROR
     assert "just words" in text.message

@@ -22,7 +22,7 @@ from agentloom_worker.llm.assembly import ProviderReportedError
 from agentloom_worker.llm.chat_assembly import ChatAssembly
 from agentloom_worker.llm.chat_encoding import RESERVED_PARAMETERS, ChatEncoding
 from agentloom_worker.llm.http_failures import failure_of_frame, failure_of_status
-from agentloom_worker.llm.profiles import PROFILES, ErrorClass, Profile, ReasoningReplay, custom_profile
+from agentloom_worker.llm.profiles import PROFILES, Ending, ErrorClass, Profile, ReasoningReplay, custom_profile
 from agentloom_worker.llm.responses_assembly import ResponsesAssembly
 from agentloom_worker.runtime.publish import resolve_release
 from agentloom_worker.wire.release import DialectDocument
@@ -94,6 +94,11 @@ def test_a_profile_is_complete_and_names_its_sources(name: str) -> None:
         assert not names or not names & (RESERVED_PARAMETERS - {"functions"})
     assert profile.base_url is None or re.fullmatch(r"https?://[^/?]+(/[^?]*[^/?])?", profile.base_url)
     assert {dotted.split(".")[0] for dotted in profile.unsupported} <= (profile.parameters or frozenset())
+    for other in profile.other_addresses:
+        assert re.fullmatch(r"https://[^/?]+/[^?]*[^/?]", other.base_url) and other.text
+        assert other.base_url != profile.base_url
+    # A word of a profile's own never changes what one of the four endings means.
+    assert not {ending.value for ending in Ending} & set(profile.finish_reasons)
     assert not profile.models or all(known.context_window_tokens for known in profile.models)
 
 
@@ -103,19 +108,21 @@ _TEMPLATES = "https://github.com/ggml-org/llama.cpp/blob/master/models/templates
 _ALIBABA = ("https://help.aliyun.com/", "https://www.alibabacloud.com/help/", "https://docs.qwencloud.com/")
 OWN = {
     "openai": ("https://developers.openai.com/", "https://github.com/openai/"),
-    "azure-openai": ("https://learn.microsoft.com/",),
+    "azure-openai": ("https://learn.microsoft.com/", "https://github.com/Azure/"),
     "openrouter": ("https://openrouter.ai/docs/", "https://github.com/OpenRouterTeam/"),
     "deepseek": ("https://api-docs.deepseek.com/", "https://huggingface.co/deepseek-ai/"),
     "zhipu": ("https://docs.bigmodel.cn/", "https://docs.z.ai/", "https://github.com/zai-org/", _TEMPLATES + "GLM-"),
     "dashscope": (*_ALIBABA, "https://github.com/dashscope/"),
     "minimax": (
         "https://platform.minimax.io/docs/",
+        "https://platform.minimaxi.com/docs/",
         "https://github.com/MiniMax-AI/",
         _TEMPLATES + "unsloth-MiniMax-",
     ),
     "moonshot": (
         "https://platform.kimi.ai/docs/",
         "https://platform.moonshot.ai/docs/",
+        "https://platform.moonshot.cn/docs/",
         "https://www.kimi.com/code/docs/",
         "https://github.com/MoonshotAI/",
     ),
@@ -130,6 +137,7 @@ OWN = {
 def test_facts_stand_on_the_word_of_the_provider_itself(name: str) -> None:
     profile = PROFILES[name]
     sources = [fact.source for fact in profile.facts] + [known.source for known in profile.models]
+    sources += [other.source for other in profile.other_addresses]
     assert [source for source in sources if not source.startswith(OWN[name])] == []
 
 
@@ -137,6 +145,40 @@ def test_the_bytes_of_a_version_of_a_profile_never_change() -> None:
     recorded = json.loads(BODIES.read_bytes())
     found = {f"{profile.name}@{profile.version}": sha256_hex(body_of(profile)) for profile in PROFILES.values()}
     assert {name: recorded[name] for name in found} == found, "other bytes need a new version of the profile"
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("generic", "custom")])
+def test_every_finish_reason_that_a_profile_translates_is_documented(name: str) -> None:
+    said = " ".join(fact.text for fact in PROFILES[name].facts)
+    undocumented = {reason for reason in PROFILES[name].finish_reasons if reason not in said}
+    # GLM's answers name it, no page that was found does.
+    assert undocumented == ({"model_context_window_exceeded"} if name == "zhipu" else set())
+
+
+def test_what_ends_a_stream_is_said_wherever_a_page_says_it() -> None:
+    silent = {"generic", "custom", "dashscope", "litellm-proxy"}
+    for name in set(NAMES) - silent:
+        assert any("[DONE]" in fact.text for fact in PROFILES[name].facts), name
+    assert {name for name in NAMES if not PROFILES[name].done_required} == {"minimax"}
+
+
+def test_the_addresses_of_plans_and_regions_are_there_to_be_written() -> None:
+    plans = {
+        (name, other.base_url)
+        for name in NAMES
+        for other in PROFILES[name].other_addresses
+        if "Plan" in other.text or "Kimi Code" in other.text
+    }
+    assert plans == {
+        ("zhipu", "https://open.bigmodel.cn/api/coding/paas/v4"),
+        ("zhipu", "https://api.z.ai/api/coding/paas/v4"),
+        ("dashscope", "https://coding.dashscope.aliyuncs.com/v1"),
+        ("dashscope", "https://coding-intl.dashscope.aliyuncs.com/v1"),
+        ("dashscope", "https://token-plan.cn-beijing.maas.aliyuncs.com/compatible-mode/v1"),
+        ("dashscope", "https://token-plan.ap-southeast-1.maas.aliyuncs.com/compatible-mode/v1"),
+        ("moonshot", "https://api.kimi.com/coding/v1"),
+    }
+    assert bound(profile="zhipu", base_url="https://api.z.ai/api/coding/paas/v4").profile == "zhipu"
 
 
 def test_generic_is_the_protocol_and_nothing_else() -> None:
@@ -253,7 +295,7 @@ def test_a_window_is_required_though_it_is_documented() -> None:
 def test_the_flags_of_custom_are_frozen_with_every_default_and_make_its_adapter() -> None:
     model = bound(profile="custom", dialect={"done_required": False, "auth_header": "x-key", "auth_prefix": ""})
     flags = json.loads(model.dialect)
-    assert set(flags) == set(DialectDocument.model_fields)
+    assert set(flags) == set(DialectDocument.model_fields) - {"finish_reasons"}
     assert (flags["done_required"], flags["stream_options"]) == (False, True)
     adapter = Adapters(AdapterPorts(SystemClock())).of(model.protocol, model.profile, model.dialect)
     assert isinstance(adapter, OpenAIChatAdapter)
@@ -354,11 +396,35 @@ def test_other_flags_are_another_version_and_custom_without_flags_is_the_plain_p
     assert body_of(profiles[0]) == body_of(PROFILES["generic"]) != body_of(profiles[1])
 
 
+def test_finish_reasons_of_custom_have_the_meaning_that_it_gives_them() -> None:
+    said = {"done": "stop", "blocked": "content_filter", "lost": "transport", "too_long": "context_length"}
+    profile = custom_profile(bound(profile="custom", dialect={"finish_reasons": said}).dialect)
+    assert profile.finish_reasons == {
+        "done": Ending.STOP,
+        "blocked": Ending.CONTENT_FILTER,
+        "lost": ErrorClass.TRANSPORT,
+        "too_long": ErrorClass.CONTEXT_LENGTH,
+    }
+    assert [type(what) for what in profile.finish_reasons.values()] == [Ending, Ending, ErrorClass, ErrorClass]
+    assert profile.name != custom_profile(bound(profile="custom").dialect).name
+
+
+def test_a_dialect_without_finish_reasons_freezes_to_the_same_bytes_as_ever() -> None:
+    for flags, digest in (
+        ({}, "6e7e953ffdb71fc38a3acc4cae43260ef013e65fd20f8d6173d0d03b8bf6b4cb"),
+        (
+            {"codes": {"E7": "rate_limit"}, "done_required": False},
+            "d708905be3c52b508b542f8ea34a9023f0b3b5c75d6d380c9c418b42af46b9b1",
+        ),
+    ):
+        assert sha256_hex(bound(profile="custom", dialect=flags).dialect.encode()) == digest
+
+
 def test_every_flag_of_a_dialect_is_a_flag_of_a_profile_with_the_same_default() -> None:
     named = {field.name: field.default for field in dataclasses.fields(Profile)}
     for name, field in DialectDocument.model_fields.items():
         assert name in named
-        if name != "codes":
+        if name not in ("codes", "finish_reasons"):
             assert field.default == named[name]
 
 
@@ -376,6 +442,8 @@ def test_a_dialect_belongs_to_custom_alone() -> None:
         ({"done_requird": False}, "/models/main/dialect/done_requird", "did you mean `done_required`?"),
         ({"auth_header": "a b"}, "/models/main/dialect/auth_header", "must be the name of a header"),
         ({"codes": {"4 2": "quota"}}, "/models/main/dialect/codes/4 2", "must be an error code"),
+        ({"finish_reasons": {"a": "bad"}}, "/models/main/dialect/finish_reasons/a", "must be 'stop'"),
+        ({"finish_reasons": {"a b": "stop"}}, "/models/main/dialect/finish_reasons/a b", "must be an error code"),
         ({"codes": {"42": "bad"}}, "/models/main/dialect/codes/42", "must be 'context_length'"),
     ],
 )
@@ -437,6 +505,30 @@ def test_adapters_are_made_once_and_only_for_what_is_known() -> None:
         ("minimax", 500, {"code": "1008"}, Code.MODEL_RATE_LIMITED, None),
         ("minimax", 200, {"code": "1024"}, Code.MODEL_PROVIDER_ERROR, RetryClass.TRANSPORT),
         ("dashscope", 400, {"code": "DataInspectionFailed"}, Code.MODEL_CONTENT_FILTERED, None),
+        (
+            "openrouter",
+            403,
+            {"code": 403, "metadata": {"error_type": "content_policy_violation"}},
+            Code.MODEL_CONTENT_FILTERED,
+            None,
+        ),
+        (
+            "openrouter",
+            429,
+            {"code": 429, "metadata": {"error_type": "payment_required"}},
+            Code.MODEL_RATE_LIMITED,
+            None,
+        ),
+        ("minimax", 200, {"code": 1026}, Code.MODEL_CONTENT_FILTERED, None),
+        ("minimax", 200, {"code": 1033}, Code.MODEL_PROVIDER_ERROR, RetryClass.TRANSPORT),
+        (
+            "azure-openai",
+            400,
+            {"code": "content_filter", "innererror": {"code": "ResponsibleAIPolicyViolation"}, "status": 400},
+            Code.MODEL_CONTENT_FILTERED,
+            None,
+        ),
+        ("dashscope", 429, {"code": "insufficient_quota", "type": "x"}, Code.MODEL_RATE_LIMITED, RetryClass.RATE_LIMIT),
         # It may be a flagged input as well as a missing permission: no code says which.
         ("openrouter", 403, {"code": 403}, Code.MODEL_REQUEST_REJECTED, None),
     ],

@@ -175,6 +175,14 @@ def test_S09_a_failed_response_and_an_error_event_are_reported_with_their_codes(
         (event("error", code="c", message="m", sequence_number=3), {"code": "c", "message": "m"}),
         (event("error", error={"code": "c"}), {"code": "c"}),
         ('data: {"error": {"code": "c"}}', {"code": "c"}),
+        (event("invalid_request_error", error={"code": "c"}), {"code": "c"}),
+        (event("response.error", error={"code": "c"}), {"code": "c"}),
+        (
+            event("BadRequestError", object="error", code=400, message="m"),
+            {"type": "BadRequestError", "object": "error", "code": 400, "message": "m"},
+        ),
+        (ended("completed", message("x"), error={"code": "c"}), {"code": "c"}),
+        (ended("incomplete", error={"code": "c"}), {"code": "c"}),
     ):
         with pytest.raises(ProviderReportedError) as caught:
             apply(ResponsesAssembly(PROFILES["generic"]), one)
