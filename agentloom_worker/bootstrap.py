@@ -50,9 +50,10 @@ def make_ports(
     """The ports of one process. Opens no connection yet.
 
     `fast` is what the processes of a fleet share (`leases.open_fast_path`); without it the threads of this one
-    know of each other.
+    know of each other. Raises ValueError for a limit in `settings` that could name no connection.
     """
     clock = clock or SystemClock()
+    settings = (settings or Settings()).spelt()
     return Ports(
         store=open_store(database_url, clock, pool_size=pool_size),
         clock=clock,
@@ -62,7 +63,7 @@ def make_ports(
         tools=tools,
         http=HttpCaller(clock, user_agent=f"agentloom-worker/{__version__}"),
         resolve_credential=resolve_credential,
-        settings=settings or Settings(),
+        settings=settings,
         publish=publish,
         fast=fast or open_fast_path(LOCAL, clock),
     )

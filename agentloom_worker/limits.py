@@ -30,6 +30,7 @@ FAST_PATH_ENTRIES_MAX = 100_000
 CANCEL_KEPT_S = 60.0
 LANE_PAUSE_S = 0.5  # a row that met a full lane asks again after half of what it has waited, within these bounds
 LANE_PAUSE_MAX_S = 5.0
+SLOT_AHEAD_MAX_S = 60.0  # no slot stands further ahead of now than this, or than its taker's time to live if longer
 MODEL_WINDOW_S = 60.0  # providers count by the minute
 WINDOW_WALK_MAX = 200
 BYTES_PER_TOKEN = 3  # of a request's body, for what is reserved of tokens per minute until the usage is known

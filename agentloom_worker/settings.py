@@ -16,6 +16,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from agentloom_worker import limits
 from agentloom_worker.errors import Code, RequestError
+from agentloom_worker.runtime.connection import read_name
 from agentloom_worker.runtime.ports import KeepTransport, Settings
 
 PREFIX = "AGENTLOOM_"
@@ -127,16 +128,21 @@ class FleetSettings(BaseSettings):
     model_lanes: str = Field(
         default="",
         max_length=4096,
-        description="At most so many model attempts at once at an endpoint, over the whole fleet: ENDPOINT=NUMBER, "
-        "separated by blanks, as in `api.example.com=40 10.0.0.7:8000=8 *=100`. The endpoint is host and port as "
-        "in the release's base_url, where the scheme's own port may be left out; `*` is each of the others. Rows "
-        "that find no place wait, uncounted. Counted in the Redis of the leases: without one each process counts "
-        "its own, and while it is away nobody does. The same in every process.",
+        description="At most so many model attempts at once over one connection, over the whole fleet: NAME=NUMBER, "
+        "separated by blanks, as in `api.example.com=40 10.0.0.7:8000=8 *=100`. The name is an endpoint, "
+        "host and port as in the release's base_url, where the scheme's own port may be left out; `*` is "
+        "each of the others. Behind the endpoint may stand a model's id and a credential reference, as "
+        "the release has them: `api.example.com/vendor/model-x:free=20` is this model there, "
+        "`api.example.com@env:TEAM_KEY=50` what goes there with this key, "
+        "`api.example.com/model-x@env:TEAM_KEY=5` both. In a model's id write %40 for @, %20 for a blank "
+        "and %25 for %. Every limit that names an attempt counts it. Rows that find no place wait, "
+        "uncounted. Counted in the Redis of the leases: without one each process counts its own, and "
+        "while it is away nobody does. The same in every process.",
     )
     model_requests_per_minute: str = Field(
         default="",
         max_length=4096,
-        description="At most so many requests to an endpoint in any minute, over the whole fleet: "
+        description="At most so many requests over one connection in any minute, over the whole fleet: "
         "`api.example.com=500`, written, counted and waited for as AGENTLOOM_MODEL_LANES.",
     )
     model_tokens_per_minute: str = Field(
@@ -239,15 +245,19 @@ class FleetSettings(BaseSettings):
 
 
 def parse_lanes(text: str) -> dict[str, int]:
-    """Endpoint -> number from `ENDPOINT=NUMBER …`. Raises ValueError that names the word and not its value."""
+    """Name of a connection -> number from `NAME=NUMBER …`. Raises ValueError that names the word and not its value."""
     lanes: dict[str, int] = {}
     for number, word in enumerate(text.split(), start=1):
-        endpoint, equals, places = word.rpartition("=")
-        if not equals or not _ENDPOINT.fullmatch(endpoint) or not places.isascii() or not places.isdecimal():
-            raise ValueError(f"word {number} is not ENDPOINT=NUMBER, with host:port or * as the endpoint")
-        if int(places) == 0 or endpoint.lower() in lanes:
-            raise ValueError(f"word {number} gives its endpoint nothing, or names it again")
-        lanes[endpoint.lower()] = int(places)
+        written, _, places = word.rpartition("=")
+        if not places.isascii() or not places.isdecimal():
+            raise ValueError(f"word {number} is not NAME=NUMBER")
+        try:
+            name = read_name(written)
+        except ValueError as error:
+            raise ValueError(f"word {number} {error}") from None
+        if int(places) == 0 or name in lanes:
+            raise ValueError(f"word {number} allows nothing, or names again what another one limits")
+        lanes[name] = int(places)
     return lanes
 
 
@@ -325,7 +335,6 @@ def show_url(url: str) -> str:
     return ";".join(parts)
 
 
-_ENDPOINT = re.compile(r"\*|script:[A-Za-z0-9_.-]+|(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:\d{1,5})?")
 _URL = re.compile(
     r"(?P<scheme>[a-z0-9+]+)://(?P<user>[^@/?#;]*@)?(?P<host>[A-Za-z0-9.,:_\[\]-]*)(?P<path>/[A-Za-z0-9._/-]*)?(\?[^@]*)?"
 )

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,20 +11,26 @@ from typer.core import TyperCommand
 
 from agentloom_worker.cli.output import print_json, print_table, print_text
 from agentloom_worker.cli.place import AsJson
+from agentloom_worker.client import read_release
 from agentloom_worker.clock import SystemClock
 from agentloom_worker.errors import Code, RequestError, RunError
 from agentloom_worker.http.credentials import installed_providers, resolve_credential
 from agentloom_worker.llm import discover as discovery
 from agentloom_worker.llm import probe as probing
 from agentloom_worker.llm.endpoint import Endpoint, EndpointClient
-from agentloom_worker.llm.profiles import PROFILES, Profile
+from agentloom_worker.llm.profiles import PROFILES, Profile, custom_profile
+from agentloom_worker.llm.profiles.custom import CUSTOM
+from agentloom_worker.llm.profiles.generic import GENERIC
+from agentloom_worker.runtime.publish import resolve_model
 
 app = typer.Typer(help="Profiles of model providers, and what an endpoint has.", no_args_is_help=True)
 
 BaseUrl = Annotated[
     str | None, typer.Option("--base-url", metavar="URL", help="The endpoint; else the profile's own address.")
 ]
-ProfileName = Annotated[str, typer.Option("--profile", metavar="NAME", help="How the provider is spoken to.")]
+ProfileName = Annotated[
+    str | None, typer.Option("--profile", metavar="NAME", help="How the provider is spoken to; generic.")
+]
 Credential = Annotated[
     str | None,
     typer.Option(
@@ -31,13 +39,32 @@ Credential = Annotated[
         help="Where the key is found: env:NAME, file:PATH, or PROVIDER:NAME of an installed provider.",
     ),
 ]
-ModelName = Annotated[str, typer.Option("--model", metavar="ID", help="The provider's id of the model.")]
+ModelName = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="ID",
+        help="The provider's id of the model; with --release a key of its models, or its agent's.",
+    ),
+]
+ReleaseFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--release", metavar="FILE", help="Ask as a run of this release would: its model entry says the rest."
+    ),
+]
 ProtocolName = Annotated[
     str | None,
     typer.Option("--protocol", metavar="NAME", help=f"{' or '.join(probing.PROTOCOLS)}; else the profile's first."),
 ]
 FirstOutput = Annotated[
-    float, typer.Option("--first-output", metavar="SECONDS", min=0.001, help="How long to wait for the first output.")
+    float | None,
+    typer.Option(
+        "--first-output",
+        metavar="SECONDS",
+        min=0.001,
+        help=f"How long to wait for the first output; {probing.BOUNDS.first_output_s:g}, or what the release says.",
+    ),
 ]
 Timeout = Annotated[
     float, typer.Option("--timeout", metavar="SECONDS", min=0.001, help="How long the whole call may take.")
@@ -97,13 +124,13 @@ def profiles(as_json: AsJson = False) -> None:
 
 @app.command("discover", cls=_Asking)
 def discover(
-    base_url: BaseUrl = None, profile: ProfileName = "generic", credential: Credential = None, as_json: AsJson = False
+    base_url: BaseUrl = None, profile: ProfileName = None, credential: Credential = None, as_json: AsJson = False
 ) -> None:
     """List the models that an endpoint says it has. A window that nobody tells is unknown; none is guessed."""
-    with _asking(base_url, profile, credential) as (client, endpoint):
+    with _asking(base_url, _profile_of(profile), credential) as (client, endpoint):
         found = discovery.discover(client, endpoint)
     if as_json:
-        print_json({"base_url": endpoint.base_url, "profile": profile, "models": found})
+        print_json({"base_url": endpoint.base_url, "profile": endpoint.profile.name, "models": found})
         return
     print_table(
         ("id", "window", "maximum output", "told by", "features"),
@@ -123,12 +150,13 @@ def discover(
 @app.command("probe", cls=_Asking)
 def probe(
     *,
-    model: ModelName,
+    model: ModelName = None,
+    release: ReleaseFile = None,
     base_url: BaseUrl = None,
-    profile: ProfileName = "generic",
+    profile: ProfileName = None,
     protocol: ProtocolName = None,
     credential: Credential = None,
-    first_output: FirstOutput = probing.BOUNDS.first_output_s,
+    first_output: FirstOutput = None,
     timeout: Timeout = probing.BOUNDS.total_s,
     as_json: AsJson = False,
 ) -> None:
@@ -136,11 +164,24 @@ def probe(
 
     Exit code 1 where the answer contradicts the profile.
     """
-    bounds = probing.Bounds(first_output, timeout)
-    with _asking(base_url, profile, credential) as (client, endpoint):
-        found = probing.probe(client, endpoint, model, protocol=protocol, bounds=bounds)
+    if release is None:
+        subject = _described(model, base_url, profile, protocol, credential)
+    else:
+        _refuse_beside_release(base_url=base_url, profile=profile, protocol=protocol, credential=credential)
+        subject = _released(release, model)
+    bounds = probing.Bounds(first_output or subject.first_output_s, timeout)
+    with _asking(subject.base_url, subject.profile, subject.credential) as (client, endpoint):
+        found = probing.probe(
+            client,
+            endpoint,
+            subject.model,
+            protocol=subject.protocol,
+            parameters=subject.parameters,
+            bounds=bounds,
+        )
     if as_json:
-        print_json({"base_url": endpoint.base_url, "profile": profile, "model": model, **_shown(found)})
+        named = {"base_url": endpoint.base_url, "profile": subject.profile.name, "model": subject.model}
+        print_json({**named, **_shown(found)})
     else:
         print_table(("about", "found", "what was seen"), [(one.about, one.found, one.detail) for one in found.findings])
         for sentence in found.contradictions:
@@ -152,14 +193,69 @@ def probe(
         raise typer.Exit(1)
 
 
-@contextmanager
-def _asking(base_url: str | None, name: str, credential: str | None) -> Iterator[tuple[EndpointClient, Endpoint]]:
-    profile = PROFILES.get(name)
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """What is probed, as the options describe it or as a release says it."""
+
+    profile: Profile
+    model: str
+    base_url: str | None
+    protocol: str | None
+    credential: str | None
+    parameters: probing.ExtraParameters | None = None
+    first_output_s: float = probing.BOUNDS.first_output_s
+
+
+def _described(
+    model: str | None, base_url: str | None, profile: str | None, protocol: str | None, credential: str | None
+) -> _Subject:
+    if model is None:
+        raise RequestError(Code.INPUT_INVALID, "say --model, or --release FILE")
+    if profile == CUSTOM.name:
+        raise RequestError(Code.INPUT_INVALID, "profile custom has its flags in a release: say --release FILE")
+    return _Subject(_profile_of(profile), model, base_url, protocol, credential)
+
+
+def _refuse_beside_release(**options: str | None) -> None:
+    for name, value in options.items():
+        if value is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise RequestError(
+                Code.INPUT_INVALID, f"{option} stands in the release: leave it out, or leave out --release"
+            )
+
+
+def _released(file: Path, key: str | None) -> _Subject:
+    """A model entry as a run is given it: validated, with the flags of its dialect."""
+    bound = resolve_model(read_release(file), key)
+    profile = custom_profile(bound.dialect) if bound.dialect else PROFILES[bound.profile]
+    if bound.encrypted_reasoning:
+        profile = profile.encrypting()
+    return _Subject(
+        profile,
+        bound.model,
+        bound.base_url,
+        bound.protocol,
+        bound.credential_ref,
+        bound.parameters,
+        bound.first_output_timeout_ms / 1000,
+    )
+
+
+def _profile_of(name: str | None) -> Profile:
+    profile = PROFILES.get(name or GENERIC.name)
     if profile is None:
         raise RequestError(Code.INPUT_INVALID, f"no profile {name}: there are {', '.join(PROFILES)}")
+    return profile
+
+
+@contextmanager
+def _asking(
+    base_url: str | None, profile: Profile, credential: str | None
+) -> Iterator[tuple[EndpointClient, Endpoint]]:
     address = base_url or profile.base_url
     if address is None:
-        raise RequestError(Code.INPUT_INVALID, f"profile {name} has no address of its own: say --base-url")
+        raise RequestError(Code.INPUT_INVALID, f"profile {profile.name} has no address of its own: say --base-url")
     try:
         key = None if credential is None else resolve_credential(credential)
     except RunError as error:

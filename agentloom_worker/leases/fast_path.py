@@ -82,7 +82,9 @@ class FastPath(Protocol):
         Renewing is taking again: so an owner whose slot was lost (an emptied store) has it back where one is free.
 
         A slot is a lease: one that its owner does not renew in time falls free by itself, and no counter can
-        leak. With the store away the answer is True: a limit protects others, and never stops us.
+        leak. One that a clock which was set back left far ahead ends, at the latest, `limits.SLOT_AHEAD_MAX_S` or the
+        `ttl_ms` of whoever asks after it was asked for (T10). With the store away the answer is True: a limit protects
+        others, and never stops us.
         """
         ...
 
@@ -94,8 +96,9 @@ class FastPath(Protocol):
         """Enter a request of so many tokens into a sliding window: 0, or the milliseconds until one leaves it.
 
         Nothing is entered where the answer is not 0, and an owner that is in the window already is not entered
-        twice. Each entry leaves by itself after `window_ms`; what is used is the sum of the entries that are there,
-        so no counter can leak. More tokens than `rate` has are let through by an empty window only. With the store
+        twice. Each entry leaves by itself after `window_ms`, and no later than `window_ms` from now whatever became of
+        the clock (T10): so no answer is above `window_ms`. What is used is the sum of the entries that are there, so no
+        counter can leak. More tokens than `rate` has are let through by an empty window only. With the store
         away the answer is 0.
         """
         ...

@@ -139,7 +139,7 @@ class LocalFastPath:
                 return 0
             free_s = max(_requests_fit_s(entries, rate), _tokens_fit_s(entries, rate, tokens))
             if free_s > now_s:
-                return max(1, math.ceil(1000 * (free_s - now_s)))
+                return min(max(1, math.ceil(1000 * (free_s - now_s))), window_ms)
             entries[owner] = _Entered(tokens, now_s + window_ms / 1000)
             return 0
 

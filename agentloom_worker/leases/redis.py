@@ -32,22 +32,38 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) 
 return 0
 """
 
+# Where the server's clock was set back, or an earlier one took over, entries stand further ahead of it than any may
+# (rule T10): each is brought to where the last legal one ends. It is not dropped, since what it stands for may go on.
+_RECALL: Final = """
+local function recall(key, last)
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', key, string.format('(%.0f', last), '+inf')) do
+    redis.call('ZADD', key, string.format('%.0f', last), member)
+  end
+end
+"""
+
 # The set lives as long as its longest slot: an owner with a short time to live must not end another's.
-_TAKE: Final = """
+_TAKE: Final = (
+    _RECALL
+    + """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local ttl = tonumber(ARGV[2])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
+recall(KEYS[1], now + math.max(ttl, tonumber(ARGV[4])))
 if not redis.call('ZSCORE', KEYS[1], ARGV[1]) and redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[3]) then return 0 end
 redis.call('ZADD', KEYS[1], now + ttl, ARGV[1])
 if redis.call('PTTL', KEYS[1]) < ttl then redis.call('PEXPIRE', KEYS[1], ttl) end
 return 1
 """
+)
 
 # A sliding window: a sorted set of `OWNER:TOKENS` by the instant at which each leaves. The member `=` has the sum of
 # their tokens, below zero, as its score: it is changed together with them, by whoever adds or trims them, so it is
 # what a walk over all of them would find; an empty window begins again at nought.
-_ENTER: Final = """
+_ENTER: Final = (
+    _RECALL
+    + """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local key, window, tokens = KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -57,6 +73,7 @@ for _, gone in ipairs(redis.call('ZRANGEBYSCORE', key, 1, now)) do
   used = used - tonumber(string.match(gone, ':(%d+)$'))
 end
 redis.call('ZREMRANGEBYSCORE', key, 1, now)
+recall(key, now + window)
 local entries = redis.call('ZCOUNT', key, 1, '+inf')
 if entries == 0 then used = 0 end
 local free = now
@@ -84,6 +101,7 @@ end
 if used > 0 or entries > 0 or free <= now then redis.call('ZADD', key, string.format('%.0f', -used), '=') end
 return free - now
 """
+)
 
 # Replace one entry by another that leaves at the same instant, or by none.
 _CORRECT: Final = """
@@ -215,7 +233,9 @@ class RedisFastPath:
 
     def take_slot(self, name: str, limit: int, owner: str, ttl_ms: int) -> bool:
         """As FastPath says."""
-        return bool(self._take(keys=[self._slots(name)], args=[owner, ttl_ms, limit]))
+        return bool(
+            self._take(keys=[self._slots(name)], args=[owner, ttl_ms, limit, int(1000 * limits.SLOT_AHEAD_MAX_S)])
+        )
 
     def give_slot(self, name: str, owner: str) -> None:
         """As FastPath says."""

@@ -72,6 +72,10 @@ _KEY_STATUSES = frozenset({401, 403})
 _MODELS_NAMED_MAX = 8
 
 
+# As a frozen release has them: sorted by name.
+ExtraParameters = tuple[tuple[str, object], ...]
+
+
 class Found(StrEnum):
     """What a call showed of one thing."""
 
@@ -166,18 +170,22 @@ def probe(
     model: str,
     *,
     protocol: str | None = None,
+    parameters: ExtraParameters | None = None,
     bounds: Bounds = BOUNDS,
 ) -> Probe:
-    """Make the call. Raises RequestError where nothing that could be read as an answer came, with the code of a run.
+    """Make the call, with a release's `parameters`, or with those that the profile puts into every release.
 
-    Its other codes: INPUT_INVALID for an address that is none; MODEL_FEATURE_UNSUPPORTED for a protocol that the
-    profile or the endpoint does not offer; WAIT_TIMEOUT for an answer that goes on beyond the bounds.
+    Raises RequestError where nothing that could be read as an answer came, with the code of a run. Its other codes:
+    INPUT_INVALID for an address that is none; MODEL_FEATURE_UNSUPPORTED for a protocol that the profile or the endpoint
+    does not offer; WAIT_TIMEOUT for an answer that goes on beyond the bounds.
     """
     profile, chosen = endpoint.profile, protocol_of(endpoint.profile, protocol)
     where = f"{chosen} at {shown(endpoint.url(''))}"
     recording = Recording()
     with closing(_adapter(client.clock, profile, chosen)) as adapter:
-        outcome = _attempt(adapter, endpoint, model, bounds, recording)
+        extra = tuple(sorted(profile.settled.items())) if parameters is None else parameters
+        asked = RequestParameters(model, limits.PROBE_OUTPUT_TOKENS, extra)
+        outcome = _attempt(adapter, endpoint, asked, bounds, recording)
     sights = look_at(recording.finish(known_secrets()), chosen)
     match outcome:
         case Completed(response=response):
@@ -202,10 +210,9 @@ def _adapter(clock: Clock, profile: Profile, protocol: str) -> ModelAdapter:
 
 
 def _attempt(
-    adapter: ModelAdapter, endpoint: Endpoint, model: str, bounds: Bounds, recording: Recording
+    adapter: ModelAdapter, endpoint: Endpoint, parameters: RequestParameters, bounds: Bounds, recording: Recording
 ) -> ModelOutcome:
     fragments = _Fragments(tuple(adapter.encode_message(message) for message in _MESSAGES))
-    parameters = RequestParameters(model, limits.PROBE_OUTPUT_TOKENS)
     body = adapter.frame_body(parameters, fragments, adapter.encode_tools((_TOOL,)))
     attempt = AttemptContext(
         deadline_s=bounds.total_s,
@@ -235,7 +242,7 @@ def _refused(
 ) -> RequestError:
     code, hint = failure.code, ""
     if failure.http_status in _KEY_STATUSES:
-        hint = "; no key was sent: name one with --credential" if endpoint.api_key is None else "; the key was sent"
+        hint = "; no key was sent: name one as the credential" if endpoint.api_key is None else "; the key was sent"
     elif failure.http_status in _ABSENT_STATUSES:
         code, hint = _absent(client, endpoint, model, protocol, failure)
     elif failure.code == Code.MODEL_FIRST_OUTPUT_TIMEOUT:

@@ -1,60 +1,30 @@
-"""Lanes: what model attempts may take of one endpoint, over every process of a fleet.
+"""Lanes: what model attempts may take of one connection, over every process of a fleet.
 
-At most so many at once (a Lane's places), and so many requests and tokens a minute (a Share of its window). An attempt
-that is not let through is a hand-back that does not count (RULINGS A1): the row waits, not a slot of the worker. Both
-are leases in the fast path: what a process held that died falls free by itself, and a fast path that is away limits
-nothing.
+At most so many at once (a Lane's places), and so many requests and tokens a minute (a Share of its window). Every limit
+that names the attempt's connection has a lane or a window of its own (runtime/connection.py). An attempt that is not
+let through is a hand-back that does not count (RULINGS A1): the row waits, not a slot of the worker. Both are leases in
+the fast path: what a process held that died falls free by itself, and a fast path that is away limits nothing.
 """
 
-import re
 import threading
-from collections.abc import Mapping
-from urllib.parse import urlsplit
 
 from agentloom_worker import limits
 from agentloom_worker.clock import US
 from agentloom_worker.domain.dispatch import Claim
 from agentloom_worker.domain.model import Cancelled, Completed, Executed, Failed, ModelOutcome
+from agentloom_worker.domain.release import ModelBinding
 from agentloom_worker.leases import FastPath, Rate
+from agentloom_worker.runtime.connection import limits_on
 from agentloom_worker.runtime.ports import Chance, Ports
-
-ANY_ENDPOINT = "*"
-_DEFAULT_PORTS = {"http": "80", "https": "443"}
-_LAST_DOT = re.compile(r"\.(?=$|:)")
-
-
-def endpoint_of(base_url: str) -> str:
-    """Whom a lane is for: host and port as the address has them; all of an address without a host.
-
-    Spellings of one address share a lane: case, a dot behind the host and the scheme's own port mean nothing. Another
-    name of the same host is another endpoint, for nobody here asks who stands behind a name.
-    """
-    address = urlsplit(base_url)
-    if not address.netloc:
-        return base_url.lower()
-    place = address.netloc.rpartition("@")[2].lower()
-    for own_port in (f":{_DEFAULT_PORTS.get(address.scheme, '')}", ":"):
-        place = place.removesuffix(own_port)
-    return _LAST_DOT.sub("", place)
-
-
-def _limit_of(limits_by_endpoint: Mapping[str, int], base_url: str) -> int | None:
-    """What an operator set for an endpoint, by its name or by its name with the scheme's own port; else for any."""
-    endpoint = endpoint_of(base_url)
-    spelt_out = f"{endpoint}:{_DEFAULT_PORTS.get(urlsplit(base_url).scheme, '')}"
-    for name in (endpoint, spelt_out, ANY_ENDPOINT):
-        if name in limits_by_endpoint:
-            return limits_by_endpoint[name]
-    return None
 
 
 class Lane:
-    """One attempt's place at an endpoint: taken, renewed by the keeper, given back. Safe for use by many threads."""
+    """One attempt's place in a lane: taken, renewed by the keeper, given back. Safe for use by many threads."""
 
-    def __init__(self, fast: FastPath, endpoint: str, places: int, owner: str, ttl_ms: int) -> None:
-        self.endpoint = endpoint
+    def __init__(self, fast: FastPath, name: str, places: int, owner: str, ttl_ms: int) -> None:
+        self.name = name
         self._fast = fast
-        self._name = f"model:{endpoint}"
+        self._name = f"model:{name}"
         self._places = places
         self._owner = owner
         self._ttl_ms = ttl_ms
@@ -82,24 +52,25 @@ class Lane:
                 self._fast.give_slot(self._name, self._owner)
 
 
-def open_lane(ports: Ports, base_url: str, claim: Claim) -> Lane | None:
-    """The lane of an attempt, not taken yet; None where nobody limits its endpoint."""
-    places = _limit_of(ports.settings.model_lanes, base_url)
-    if places is None:
-        return None
-    return Lane(ports.fast, endpoint_of(base_url), places, claim.token.hex, ports.settings.claim_ttl_ms)
+def open_lanes(ports: Ports, model: ModelBinding, claim: Claim) -> tuple[Lane, ...]:
+    """The lanes of an attempt, not taken yet: one for each limit that names it."""
+    settings = ports.settings
+    return tuple(
+        Lane(ports.fast, name, places, claim.token.hex, settings.claim_ttl_ms)
+        for name, places in limits_on(settings.model_lanes, model).items()
+    )
 
 
 class Share:
-    """One attempt's part of what an endpoint takes in a minute: entered before the send, corrected after it.
+    """One attempt's part of what a window takes in a minute: entered before the send, corrected after it.
 
     It is not given back but leaves the window by itself, as the provider forgets the request. For one thread.
     """
 
-    def __init__(self, fast: FastPath, endpoint: str, rate: Rate, owner: str, tokens: int, window_ms: int) -> None:
-        self.endpoint = endpoint
+    def __init__(self, fast: FastPath, name: str, rate: Rate, owner: str, tokens: int, window_ms: int) -> None:
+        self.name = name
         self._fast = fast
-        self._name = f"model:{endpoint}"
+        self._name = f"model:{name}"
         self._rate = rate
         self._owner = owner
         # A request above the limit is let through by an empty window, or it would never go.
@@ -109,6 +80,10 @@ class Share:
     def take(self) -> int:
         """Enter the window: 0, or the milliseconds until it is worth asking again."""
         return self._fast.enter_window(self._name, self._rate, self._owner, self._tokens, self._window_ms)
+
+    def leave(self) -> None:
+        """Leave the window again, where another one is full."""
+        self._fast.leave_window(self._name, self._owner, self._tokens)
 
     def settle(self, outcome: ModelOutcome) -> None:
         """Put what the provider reports in place of the estimate; a request that never left takes nothing."""
@@ -126,16 +101,16 @@ class Share:
                 pass  # Sent, and nobody says what it took: the estimate stands.
 
 
-def open_share(ports: Ports, base_url: str, claim: Claim, body_bytes: int) -> Share | None:
-    """The share of an attempt whose body has so many bytes, not taken yet; None where nobody limits its endpoint."""
+def open_shares(ports: Ports, model: ModelBinding, claim: Claim, body_bytes: int) -> tuple[Share, ...]:
+    """The shares of an attempt whose body has so many bytes, not taken yet: one for each name that has a limit."""
     settings = ports.settings
-    requests = _limit_of(settings.model_requests, base_url)
-    tokens = _limit_of(settings.model_tokens, base_url)
-    if requests is None and tokens is None:
-        return None
+    requests, tokens = (limits_on(limited, model) for limited in (settings.model_requests, settings.model_tokens))
     reserved = -(-body_bytes // limits.BYTES_PER_TOKEN)
     window_ms = int(1000 * settings.model_window_s)
-    return Share(ports.fast, endpoint_of(base_url), Rate(requests, tokens), claim.token.hex, reserved, window_ms)
+    return tuple(
+        Share(ports.fast, name, Rate(requests.get(name), tokens.get(name)), claim.token.hex, reserved, window_ms)
+        for name in {**requests, **tokens}
+    )
 
 
 def pause_us(chance: Chance, waited_us: int) -> int:

@@ -188,9 +188,10 @@ class Keeper:
     def renew_lanes(self) -> None:
         """Keep the places of attempts that are under way (runtime/lane.py)."""
         for live in self.held():
-            lane = live.lane
-            if lane is not None and self._may_renew(live):
-                lane.renew()
+            lanes = live.lanes
+            if lanes and self._may_renew(live):
+                for lane in lanes:
+                    lane.renew()
 
     def _renew_run_leases(self, run_ids: set[RunId | None]) -> None:
         """Extend the leases of the runs whose claims were renewed, in a transaction of its own (RULINGS R7).

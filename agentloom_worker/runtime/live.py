@@ -26,7 +26,7 @@ class Live:
     renewed_sent_s: float = 0.0
     deadline_us: int | None = None
     effect_began: bool = False
-    lane: Lane | None = None
+    lanes: tuple[Lane, ...] = ()
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:

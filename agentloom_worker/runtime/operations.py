@@ -40,7 +40,7 @@ from agentloom_worker.http.credentials import CredentialError
 from agentloom_worker.http.recording import Recording
 from agentloom_worker.llm.adapter import AttemptContext, DeliveryStoppedError, ModelCall, RequestBody
 from agentloom_worker.runtime.commit import commit
-from agentloom_worker.runtime.lane import Lane, Share, open_lane, open_share, pause_us, window_pause_us
+from agentloom_worker.runtime.lane import Lane, Share, open_lanes, open_shares, pause_us, window_pause_us
 from agentloom_worker.runtime.live import Live
 from agentloom_worker.runtime.outcome import Answered, Bound, LaneFull, MaybeSent, ModelEnded, Outcome, ToolEnded
 from agentloom_worker.runtime.ports import Ports
@@ -71,20 +71,20 @@ def perform_model(ports: Ports, slice_: Slice, live: Live) -> tuple[Slice, Outco
         # After a long standstill this row and the deadline's are due together, in any order.
         live.cancel(CancelReason.DEADLINE)
         return slice_, ModelEnded(Cancelled(Partial(), sent=False), live.cancellation.reason)
-    lane = open_lane(ports, binding.base_url, live.claim)
-    share = open_share(ports, binding.base_url, live.claim, body.size_bytes)
+    lanes = open_lanes(ports, binding, live.claim)
+    shares = open_shares(ports, binding, live.claim, body.size_bytes)
     waited_us = 0 if attempt.started_at is None else live.now_us() - attempt.started_at
-    full = _take_places(ports, lane, share, waited_us)
+    full = _take_places(ports, lanes, shares, waited_us)
     if full is not None:
         return slice_, full
-    live.lane = lane
+    live.lanes = lanes
     try:
         moved, ended = _stream(ports, slice_, live, body, secret)
     finally:
-        live.lane = None
-        if lane is not None:
+        live.lanes = ()
+        for lane in lanes:
             lane.give()
-    if share is not None:
+    for share in shares:
         share.settle(ended.outcome)
     return moved, ended
 
@@ -95,16 +95,26 @@ def _without_credential(error: CredentialError, category: Category) -> Failure:
     return Failure(error.code, category, error.message, Executed.NOT_EXECUTED, retry_class)
 
 
-def _take_places(ports: Ports, lane: Lane | None, share: Share | None, waited_us: int) -> LaneFull | None:
-    """What the endpoint's limits say; None: the attempt may go."""
-    if lane is not None and not lane.take():
-        return LaneFull(lane.endpoint, pause_us(ports.chance, waited_us))
-    free_ms = share.take() if share is not None else 0
-    if share is None or free_ms <= 0:
-        return None
-    if lane is not None:
-        lane.give()
-    return LaneFull(share.endpoint, window_pause_us(ports.chance, free_ms, waited_us), Bound.WINDOW)
+def _take_places(ports: Ports, lanes: tuple[Lane, ...], shares: tuple[Share, ...], waited_us: int) -> LaneFull | None:
+    """A place in each lane and each window; None: the attempt may go. Where one is full, all are given back."""
+    full = _first_full(ports, lanes, shares, waited_us)
+    if full is not None:
+        for lane in lanes:
+            lane.give()
+    return full
+
+
+def _first_full(ports: Ports, lanes: tuple[Lane, ...], shares: tuple[Share, ...], waited_us: int) -> LaneFull | None:
+    for lane in lanes:
+        if not lane.take():
+            return LaneFull(lane.name, pause_us(ports.chance, waited_us))
+    for entered, share in enumerate(shares):
+        free_ms = share.take()
+        if free_ms > 0:
+            for other in shares[:entered]:
+                other.leave()
+            return LaneFull(share.name, window_pause_us(ports.chance, free_ms, waited_us), Bound.WINDOW)
+    return None
 
 
 def _stream(ports: Ports, slice_: Slice, live: Live, body: RequestBody, secret: str | None) -> tuple[Slice, ModelEnded]:

@@ -37,7 +37,7 @@ class MaybeSent:
 
 
 class Bound(StrEnum):
-    """What an endpoint has no more of."""
+    """What a connection has no more of."""
 
     LANE = "lane"
     WINDOW = "window"
@@ -45,12 +45,12 @@ class Bound(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LaneFull:
-    """As many attempts as are allowed are under way at this endpoint, or were begun there within the window.
+    """As many attempts as a limit allows are under way, or were begun within its window.
 
-    Nothing was begun (A1). Ask again after the pause.
+    `name` is the limit's (runtime/connection.py). Nothing was begun (A1). Ask again after the pause.
     """
 
-    endpoint: str
+    name: str
     pause_us: int
     bound: Bound = Bound.LANE
 

@@ -18,10 +18,11 @@ from agentloom_worker.domain.capability import CapabilitySpec, ToolResult
 from agentloom_worker.domain.dispatch import Queue, WakeUp
 from agentloom_worker.domain.model import RequestParameters
 from agentloom_worker.domain.release import FrozenRelease
-from agentloom_worker.frozen import quick_init
+from agentloom_worker.frozen import quick_init, replace
 from agentloom_worker.ids import ContextId, Ids, OwnerId, ReleaseId, RunId
 from agentloom_worker.leases import FastPath
 from agentloom_worker.llm.adapters import Adapters
+from agentloom_worker.runtime.connection import read_name
 from agentloom_worker.storage.store import Store
 
 US = 1_000_000
@@ -53,14 +54,22 @@ class Settings:
     sweep_tick_s: float = limits.SWEEP_TICK_S
     control_poll_s: float = limits.CONTROL_POLL_S
     drain_s: float = limits.DRAIN_S
-    # Endpoint (`host:port` as in base_url; `*`: each of the others) -> attempts at once in the fleet (runtime/lane.py).
+    # Whom a limit is for (runtime/connection.py) -> attempts at once in the fleet (runtime/lane.py).
     model_lanes: Mapping[str, int] = field(default_factory=dict)
-    # The same endpoints -> requests, and tokens, that the whole fleet may begin within `model_window_s`.
+    # The same -> requests, and tokens, that the whole fleet may begin within `model_window_s`.
     model_requests: Mapping[str, int] = field(default_factory=dict)
     model_tokens: Mapping[str, int] = field(default_factory=dict)
     model_window_s: float = limits.MODEL_WINDOW_S
     # Also by its value, as JSON gives it.
     keep_transport: KeepTransport = KeepTransport.ALL
+
+    def spelt(self) -> "Settings":
+        """These, with one spelling of the names of limits. Raises ValueError for one that could name no connection."""
+        lanes, requests, tokens = (
+            {read_name(name): number for name, number in limited.items()}
+            for limited in (self.model_lanes, self.model_requests, self.model_tokens)
+        )
+        return replace(self, model_lanes=lanes, model_requests=requests, model_tokens=tokens)
 
     @property
     def claim_ttl_us(self) -> int:

@@ -21,7 +21,7 @@ from agentloom_worker.domain.release import (
     tool_retry,
     validate_context,
 )
-from agentloom_worker.errors import ReleaseInvalidError
+from agentloom_worker.errors import Code, ReleaseInvalidError, RequestError
 from agentloom_worker.ids import OwnerId, ReleaseId
 from agentloom_worker.llm.profiles import PROFILES
 from agentloom_worker.llm.profiles.check import model_problems, model_warnings
@@ -58,7 +58,7 @@ class ReleaseRef:
 
 def resolve_release(source: bytes | str | dict[str, object]) -> ResolvedRelease:
     """Parse and freeze without storing. Raises ReleaseInvalidError with every problem and its path."""
-    document = _addressed(parse_release(source, known_profiles=tuple(PROFILES), check_model=model_problems))
+    document = _parse(source)
     tools = _declare(document)
     frozen = freeze_release(document, tools)
     release = load_release(frozen.body)
@@ -66,12 +66,28 @@ def resolve_release(source: bytes | str | dict[str, object]) -> ResolvedRelease:
     return ResolvedRelease(release.agent_id, release.schema_version, frozen.body, frozen.digest, tuple(warnings))
 
 
-def _addressed(document: ReleaseDocument) -> ReleaseDocument:
-    """The document with the address of its profile where a model names none; the check has seen that there is one."""
-    models = {
-        key: model if model.base_url else model.model_copy(update={"base_url": PROFILES[model.profile].base_url})
-        for key, model in document.models.items()
-    }
+def resolve_model(source: bytes | str | dict[str, object], key: str | None = None) -> ModelBinding:
+    """An entry of a release's `models` as its runs would be given it; without a key, that of the agent.
+
+    No tool is imported. Raises as `resolve_release` does, and RequestError for a key that there is not.
+    """
+    document = _parse(source)
+    if key is not None and key not in document.models:
+        raise RequestError(
+            Code.INPUT_INVALID, f"the release has no model {key}: there are {', '.join(document.models)}"
+        )
+    agent = document.agent.model_copy(update={"model": key or document.agent.model, "tools": []})
+    return load_release(freeze_release(document.model_copy(update={"agent": agent}), ()).body).model
+
+
+def _parse(source: bytes | str | dict[str, object]) -> ReleaseDocument:
+    """The document, with what its models have of their profiles: an address where they name none, what is settled."""
+    document = parse_release(source, known_profiles=tuple(PROFILES), check_model=model_problems)
+    models = {}
+    for key, model in document.models.items():
+        profile = PROFILES[model.profile]
+        given = {"base_url": model.base_url or profile.base_url, "parameters": {**model.parameters, **profile.settled}}
+        models[key] = model.model_copy(update=given)
     return document.model_copy(update={"models": models})
 
 

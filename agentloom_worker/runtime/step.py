@@ -209,7 +209,7 @@ class StepRunner:
                 telemetry.count("lanes_full")
             else:
                 telemetry.count("windows_full")
-            error = f"the {outcome.bound} of {outcome.endpoint} is full"
+            error = f"the {outcome.bound} of {outcome.name} is full"
             self._failing.hand_back(live, delay_us=outcome.pause_us, error=error)
             return None
         if live.cancellation.reason is CancelReason.DRAIN and not _began(outcome):

@@ -61,6 +61,7 @@ OWNED_PARAMETERS = {
 # Finds what is wrong with one entry of `models`: the path inside of it and the text.
 ModelCheck = Callable[[Mapping[str, object]], Iterator[tuple[Path, str]]]
 
+_PROTOCOL_PATH = re.compile("(/chat/completions|/responses)/*$")
 _SUGGESTIONS_MAX = 100  # each one compares a name with all others
 _MISSING_TEXT = {
     "context_window_tokens": "is required: a window is never guessed, take it from the model's documentation",
@@ -246,6 +247,9 @@ def _address_trouble(protocol: object, base_url: str) -> str | None:
         return "holds a user or a password: use `credential`, a secret never stands in a release"
     if parts.query or parts.fragment:
         return "must end with a path: a query or a fragment would be lost"
+    found = _PROTOCOL_PATH.search(parts.path)
+    if found is not None:
+        return f"must end in front of `{found.group(1)}`: the worker adds the path of the protocol itself"
     return None
 
 

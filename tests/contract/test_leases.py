@@ -4,6 +4,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 import fakeredis
@@ -26,12 +27,38 @@ IDS = SystemIds(SystemClock())
 
 
 @dataclass
+class Inside:
+    """The sorted sets of a Redis, in milliseconds ahead of its clock: one that was set back leaves them far ahead."""
+
+    client: Any  # redis-py types every answer for its async client as well
+    prefix: str
+
+    def put(self, key: str, members: dict[str, int]) -> None:
+        now_ms = self._now_ms()
+        self.client.zadd(self.prefix + key, {member: now_ms + ahead for member, ahead in members.items()})
+
+    def weigh(self, key: str, tokens: int) -> None:
+        """Note the sum of a window's tokens, as whoever entered them has."""
+        self.client.zadd(self.prefix + key, {"=": -tokens})
+
+    def ahead(self, key: str) -> dict[str, int]:
+        now_ms = self._now_ms()
+        found = self.client.zrange(self.prefix + key, 0, -1, withscores=True)
+        return {member: int(score) - now_ms for member, score in found if member != "="}
+
+    def _now_ms(self) -> int:
+        seconds, micros = self.client.time()
+        return 1000 * int(seconds) + int(micros) // 1000
+
+
+@dataclass
 class Subject:
-    """A store, another process's view of it, and how its time passes."""
+    """A store, another process's view of it, how its time passes, and where it is a Redis, a look inside."""
 
     store: FastPath
     other: FastPath
     clock: ManualClock | None = None
+    inside: Inside | None = None
 
     def passes(self, holds: Callable[[], bool]) -> None:
         """Wait until something holds; where time is ours, by moving it."""
@@ -62,12 +89,22 @@ def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
             return redis.RedisFastPath(one, two, SystemClock(), "test:")
 
         store, other = make(), make()
+        inside = Inside(fakeredis.FakeRedis(server=server, decode_responses=True, protocol=2), "test:")
     else:
         url, prefix = request.getfixturevalue("redis_url"), request.getfixturevalue("redis_prefix")
         store, other = (open_fast_path(url, SystemClock(), prefix=prefix) for _ in range(2))
-    yield Subject(store, other)
+        inside = Inside(redis.connect(url, retries=0), prefix)
+    yield Subject(store, other, inside=inside)
     store.close()
     other.close()
+    inside.client.close()
+
+
+@pytest.fixture
+def inside(subject: Subject) -> Inside:
+    """For tests over a Redis alone: the clock of one process never goes back."""
+    assert subject.inside is not None
+    return subject.inside
 
 
 def a_claim() -> tuple[DispatchId, ClaimToken]:
@@ -415,6 +452,56 @@ def test_window_agrees_with_a_plain_sum_over_what_is_in_it(subject: Subject) -> 
             else:
                 subject.other.correct_window("model", chosen, there[chosen], three)
                 there[chosen] = three
+
+
+AN_HOUR_MS = 3_600_000
+over_redis = pytest.mark.parametrize("subject", ["fakeredis", "redis"], indirect=True)
+
+
+@over_redis
+def test_slots_of_a_clock_that_was_set_back_hold_no_longer_than_a_slot_may(subject: Subject, inside: Inside) -> None:
+    """Rule T10: what stands further ahead than any slot may is brought to where the longest of them ends."""
+    bound_ms = int(1000 * limits.SLOT_AHEAD_MAX_S)
+    inside.put("slots:model", {"dead": AN_HOUR_MS, "living": 2 * AN_HOUR_MS, "recent": bound_ms // 2})
+    assert not subject.store.take_slot("model", 3, "new", SHORT_MS), "all of them may be under way"
+    ahead = inside.ahead("slots:model")
+    assert set(ahead) == {"dead", "living", "recent"}
+    assert all(bound_ms / 2 < ahead[owner] <= bound_ms for owner in ("dead", "living"))
+    assert ahead["recent"] <= bound_ms // 2, "what may stand there is left alone"
+    assert subject.other.take_slot("model", 3, "living", SHORT_MS)
+    subject.passes(lambda: subject.store.take_slot("model", 3, "new", LONG_MS))
+
+
+@over_redis
+def test_slots_that_live_longer_than_others_are_no_sign_of_a_clock_that_was_set_back(
+    subject: Subject, inside: Inside
+) -> None:
+    long_ms = int(2000 * limits.SLOT_AHEAD_MAX_S)
+    assert subject.store.take_slot("model", 2, "long", long_ms)
+    assert subject.other.take_slot("model", 2, "as long", long_ms)
+    assert all(long_ms / 2 < ahead <= long_ms for ahead in inside.ahead("slots:model").values())
+
+
+@over_redis
+def test_windows_of_a_clock_that_was_set_back_let_others_in_after_a_window(subject: Subject, inside: Inside) -> None:
+    """Rule T10: no entry leaves later than a window from now, so no row is told to wait for longer."""
+    inside.put("window:model", {"a:60": AN_HOUR_MS, "b:30": 2 * AN_HOUR_MS, "c:10": 10_000})
+    inside.weigh("window:model", 100)
+    assert 50_000 < entered(subject.store, Rate(2, None), "new") <= LONG_MS
+    assert 5_000 < entered(subject.other, Rate(3, None), "new") <= 10_000, "what may stand there is left alone"
+    assert 50_000 < entered(subject.other, Rate(None, 100), "new", 11) <= LONG_MS
+    ahead = inside.ahead("window:model")
+    assert set(ahead) == {"a:60", "b:30", "c:10"}
+    assert all(50_000 < ahead[entry] <= LONG_MS for entry in ("a:60", "b:30")) and ahead["c:10"] <= 10_000
+    subject.other.correct_window("model", "a", 60, 1)
+    assert entered(subject.store, Rate(None, 100), "new", 59) == 0, "tokens are counted as before"
+    assert entered(subject.other, Rate(None, 100), "newer", 1) > 0
+
+
+def test_window_says_no_pause_longer_than_itself(subject: Subject) -> None:
+    assert entered(subject.store, Rate(1, 1), "a", 1, LONG_MS) == 0
+    assert 0 < entered(subject.other, Rate(1, None), "b", 1, SHORT_MS) <= SHORT_MS
+    assert 0 < entered(subject.store, Rate(None, 1), "b", 1, SHORT_MS) <= SHORT_MS
 
 
 def test_keys_in_redis_begin_with_the_prefix_and_all_expire(redis_url: str, redis_prefix: str) -> None:

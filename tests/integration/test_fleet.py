@@ -15,7 +15,7 @@ from agentloom_worker.broker.publisher import Message
 from agentloom_worker.devmodel import DevModel, Outcome
 from agentloom_worker.domain.dispatch import DispatchRow, WakeUp
 from agentloom_worker.ids import ClaimToken, ProcessId, RunId
-from agentloom_worker.runtime.lane import endpoint_of
+from agentloom_worker.runtime.connection import endpoint_of
 from agentloom_worker.wire.command import OpenSession, PublishRelease, StopRun, SubmitInput, WithdrawInput
 from tests.acceptance.harness import ask, dev_model, http_release, run_of, wait_for
 from tests.brokers import Broker

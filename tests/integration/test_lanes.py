@@ -15,6 +15,7 @@ from agentloom_worker.clock import SystemClock
 from agentloom_worker.fleet import FleetProcess
 from agentloom_worker.ids import RunId
 from agentloom_worker.leases import open_fast_path
+from agentloom_worker.llm.adapters.scripted import ScriptedRequest, TextTurn
 from agentloom_worker.runtime.ports import Settings
 from agentloom_worker.runtime.relay import Relay
 from tests.acceptance.harness import ask, over, run_of, wait_for
@@ -72,6 +73,46 @@ def test_no_more_attempts_than_places_are_under_way_in_the_whole_fleet(
         assert [run_of(first.ports, run).status for run in runs] == ["succeeded"] * RUNS
         assert model.most <= PLACES
         assert all(operation.attempts_made == 1 for run in runs for operation in first.ports.store.list_operations(run))
+        assert run_audit(first.ports) == ()
+
+
+class Named(Model):
+    """Notes which model each of the attempts under way is for, as they came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.under_way: list[str] = []
+
+    def __call__(self, request: ScriptedRequest) -> TextTurn:
+        self.under_way.append(request.body["model"])
+        return super().__call__(request)
+
+
+def test_limits_of_a_model_and_of_its_endpoint_hold_together_in_the_whole_fleet(
+    store_url: str, redis_url: str, redis_prefix: str
+) -> None:
+    """One place for the model, three for its endpoint: of eight slots one speaks to it, and two to another model."""
+    model = Named()
+    settings = replace(SETTINGS, model_lanes={"script:main": 3, "script:main/vendor/narrow:free": 1})
+    with ExitStack() as stack:
+        first, _ = (stack.enter_context(process(store_url, redis_url, redis_prefix, model, settings)) for _ in range(2))
+
+        def ask_all_of(name: str) -> list[RunId]:
+            """Everybody has asked for a place, more than once."""
+            full = telemetry.counters().get("lanes_full", 0)
+            runs = [ask(first.ports, release_document(models={"main": {"model": name}})) for _ in range(RUNS)]
+            wait_for(lambda: telemetry.counters().get("lanes_full", 0) >= full + 2 * RUNS, "the lane is found full")
+            return runs
+
+        runs = ask_all_of("vendor/narrow:free")
+        assert model.under_way == ["vendor/narrow:free"]
+        runs += ask_all_of("wide")
+        wait_for(lambda: model.waiting == 3, "every place is taken")
+        assert model.under_way == ["vendor/narrow:free", "wide", "wide"]
+        model.gate.set()
+        wait_for(over(first.ports, *runs), "all runs end")
+        assert [run_of(first.ports, run).status for run in runs] == ["succeeded"] * 2 * RUNS
+        assert model.most == 3
         assert run_audit(first.ports) == ()
 
 

@@ -76,6 +76,8 @@ def test_no_password_is_shown() -> None:
         ("model_lanes", "https://secret=3"),
         ("model_lanes", "secret=0"),
         ("model_lanes", "secret=1 SECRET=2"),
+        ("model_lanes", "*/secret=1"),
+        ("model_lanes", "a/secret=1 a/%73ecret=2"),
         ("model_requests_per_minute", "secret"),
         ("model_tokens_per_minute", "secret=0"),
     ],
@@ -130,6 +132,33 @@ def test_lanes_are_read_by_endpoint() -> None:
     lanes = settings.runtime((Queue.MODEL.value,)).model_lanes
     assert lanes == {"api.example.com": 40, "127.0.0.1:8000": 8, "[::1]:9": 1, "*": 100}
     assert FleetSettings().runtime(()).model_lanes == {}
+
+
+def test_lanes_are_read_by_model_and_credential() -> None:
+    text = "api.Example.com/qwen/qwen3:free=20 api.example.com@env:TEAM_KEY=50 api.example.com/x=1@file:/a=b=5"
+    lanes = FleetSettings(model_lanes=text, model_tokens_per_minute=text).runtime(())
+    expected = {
+        "api.example.com/qwen/qwen3:free": 20,
+        "api.example.com@env:TEAM_KEY": 50,
+        "api.example.com/x=1@file:/a=b": 5,
+    }
+    assert (lanes.model_lanes, lanes.model_requests, lanes.model_tokens) == (expected, {}, expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "trouble"),
+    [
+        ("a=1 b", "AGENTLOOM_MODEL_LANES: word 2 is not NAME=NUMBER"),
+        ("a=1 b=", "AGENTLOOM_MODEL_LANES: word 2 is not NAME=NUMBER"),
+        ("a=1 b=2 c/=3", "AGENTLOOM_MODEL_LANES: word 3 names no host[:port], host[:port]/model"),
+        ("a/m@key=1", "AGENTLOOM_MODEL_LANES: word 1 has no credential reference"),
+        ("a=1 a/m=2 A/m=3", "AGENTLOOM_MODEL_LANES: word 3 allows nothing, or names again"),
+    ],
+)
+def test_the_limit_that_cannot_be_read_is_named(text: str, trouble: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        load_settings({"model_lanes": text})
+    assert caught.value.message.startswith(trouble)
 
 
 def test_the_runtime_is_given_what_is_set() -> None:

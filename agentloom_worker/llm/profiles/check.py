@@ -3,6 +3,7 @@
 A setting that the profile does not carry is refused here with its path; it is never dropped silently (seed 004, 6.1).
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -16,6 +17,21 @@ from agentloom_worker.wire.release_source import Path
 SIMULATED: Final = "scripted"
 
 _UNSUPPORTED = "MODEL_FEATURE_UNSUPPORTED: "
+
+# What lets another model answer than the one that a request names, refused for every profile, since nobody knows what
+# stands behind an address. Dotted paths into the parameters.
+_FALLBACKS: Final = (
+    # https://docs.litellm.ai/docs/proxy/client_side_fallbacks and docs/proxy/reliability
+    "fallbacks",
+    "context_window_fallbacks",
+    "content_policy_fallbacks",
+    # https://openrouter.ai/docs/guides/routing/model-fallbacks and OpenRouter's package @openrouter/schemas
+    "models",
+    "route",
+    # https://vercel.com/docs/ai-gateway/models-and-providers/model-fallbacks
+    "providerOptions.gateway.models",
+)
+_NO_FALLBACK = f"{_UNSUPPORTED}lets another model answer than `model` names, and no run falls back to one: leave it out"
 
 
 def model_problems(model: Mapping[str, object]) -> Iterator[tuple[Path, str]]:
@@ -75,14 +91,29 @@ def _parameter_problems(model: Mapping[str, object], profile: Profile, protocol:
     dialect = model.get("dialect")
     if profile is CUSTOM and isinstance(dialect, dict) and isinstance(dialect.get("parameters"), list):
         allowed = frozenset(name for name in dialect["parameters"] if isinstance(name, str))
+        for index, name in enumerate(dialect["parameters"]):
+            if name in _FALLBACKS:
+                yield ("dialect", "parameters", index), _NO_FALLBACK
+    yield from _fallback_problems(parameters, profile)
     for name in parameters:
-        if allowed is not None and name not in allowed and name not in owned:
+        if allowed is not None and name not in allowed and name not in owned and name not in _FALLBACKS:
             text = f"{_UNSUPPORTED}profile {profile.name} carries no such parameter; it carries {_listed(allowed)}"
             yield ("parameters", name), text
     for dotted in sorted(profile.unsupported):
         path = tuple(dotted.split("."))
         if _holds(parameters, path):
             yield ("parameters", *path), f"{_UNSUPPORTED}profile {profile.name} does not do what it needs"
+
+
+def _fallback_problems(parameters: Mapping[str, object], profile: Profile) -> Iterator[tuple[Path, str]]:
+    for dotted in _FALLBACKS:
+        path = tuple(dotted.split("."))
+        if _holds(parameters, path):
+            yield ("parameters", *path), _NO_FALLBACK
+    for name, value in profile.settled.items():
+        if parameters.get(name, value) != value:
+            text = f"{_UNSUPPORTED}profile {profile.name} always sends {json.dumps(value)}: leave it out"
+            yield ("parameters", name), text
 
 
 def _encryption_problems(model: Mapping[str, object], profile: Profile) -> Iterator[tuple[Path, str]]:

@@ -82,6 +82,7 @@ OPENROUTER = Profile(
         Fact("finish reasons are tool_calls, stop, length, content_filter and error", _OPENAPI),
         Fact("403 is a missing permission, or a guardrail that blocked the request", _OPENAPI),
         Fact("parameters of both protocols; no response is stored, `store` is false and nothing else", _OPENAPI),
+        Fact("provider.allow_fallbacks is about the hosts of one model; without it another host may answer", _OPENAPI),
         Fact("reasoning comes in the field reasoning", "https://openrouter.ai/docs/use-cases/reasoning-tokens"),
     ),
 )

@@ -89,6 +89,7 @@ class Profile:
     Settings: `output_limit_field` names the parameter that bounds the output. `parameters` are those that
     exist in chat completions, `responses_parameters` those in responses; None: any, the endpoint itself refuses
     what it does not know. `unsupported` are dotted paths into their values that need what the profile lacks.
+    `settled` are parameters that publishing puts into every release, which may say nothing else of them.
 
     Errors: `codes` and `statuses` classify before the common tables do, but of two codes the one that forbids another
     attempt decides. `finish_reasons` are the provider's own words for the end of a chat message: an `Ending`, or the
@@ -118,6 +119,7 @@ class Profile:
     parameters: frozenset[str] | None = None
     responses_parameters: frozenset[str] | None = None
     unsupported: frozenset[str] = frozenset()
+    settled: Mapping[str, object] = field(default_factory=dict)
     codes: Mapping[str, ErrorClass] = field(default_factory=dict)
     statuses: Mapping[int, ErrorClass] = field(default_factory=dict)
     finish_reasons: Mapping[str, Ending | ErrorClass] = field(default_factory=dict)

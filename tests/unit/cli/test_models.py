@@ -125,6 +125,86 @@ def test_probe_waits_no_longer_than_it_is_told(capsys: pytest.CaptureFixture[str
         assert "error WAIT_TIMEOUT: openai-chat at http://127.0.0.1:" in err
 
 
+CUSTOM = {
+    "profile": "custom",
+    "dialect": {"done_required": False, "auth_prefix": "Bearer ", "parameters": ["temperature"]},
+    "parameters": {"temperature": 0},
+}
+
+
+def released(folder: Path, model: DevModel, **entries: dict[str, Any]) -> Path:
+    """A release whose agent has a model that nobody serves, and a tool that nobody can import."""
+    shared = {"protocol": "openai-chat", "base_url": model.base_url, "model": "plain", "context_window_tokens": 8000}
+    models = {key: {**shared, "credential": "env:MODELS_TEST_KEY", **entry} for key, entry in entries.items()}
+    document = {
+        "schema_version": 1,
+        "agent": {"id": "probed", "prompt": "Answer.", "model": next(iter(models)), "tools": ["far"]},
+        "models": models,
+        "tools": {"far": {"kind": "python", "handler": "no_such_package:tool", "effect": "none"}},
+    }
+    file = folder / "release.json"
+    file.write_text(json.dumps(document))
+    return file
+
+
+def test_probe_asks_as_a_run_of_a_release_would(
+    capsys: pytest.CaptureFixture[str], model: DevModel, key: str, tmp_path: Path
+) -> None:
+    endless = {"model": "endless"}
+    file = released(tmp_path, model, main={**endless, **CUSTOM}, strict=endless, other={"protocol": "openai-responses"})
+    code, out, _ = run(capsys, "probe", "--release", file, "--json")
+    document = json.loads(out)
+    assert (code, document["model"], document["contradictions"]) == (0, "endless", [])
+    assert document["profile"].startswith("custom+") and document["base_url"] == model.base_url
+    code, out, _ = run(capsys, "probe", "--release", file, "--model", "strict")
+    assert code == 1 and "contradiction: profile generic waits for [DONE]" in out
+    code, out, _ = run(capsys, "probe", "--release", file, "--model", "other", "--json")
+    assert (code, json.loads(out)["protocol"]) == (0, "openai-responses")
+    bodies = [json.loads(request.body or b"") for request in model.requests]
+    assert [body.get("temperature") for body in bodies] == [0, None, None]
+
+
+def test_probe_sends_what_a_profile_puts_into_every_release(
+    capsys: pytest.CaptureFixture[str], model: DevModel, key: str, tmp_path: Path
+) -> None:
+    file = released(tmp_path, model, main={"profile": "litellm-proxy"})
+    run(capsys, "probe", "--release", file)
+    described = ("--base-url", model.base_url, "--model", "plain", "--credential", key)
+    run(capsys, "probe", "--profile", "litellm-proxy", *described)
+    assert [json.loads(request.body or b"")["disable_fallbacks"] for request in model.requests] == [True, True]
+
+
+def test_probe_waits_for_the_first_output_as_long_as_the_release_says(
+    capsys: pytest.CaptureFixture[str], key: str, tmp_path: Path
+) -> None:
+    held = {"schema_version": 1, "turns": [{"answer": {"text": "x", "hold": {"gate": "g"}}}]}
+    with DevModel(parse_script(held)) as silent:
+        file = released(tmp_path, silent, main={"first_output_timeout_ms": 50})
+        _, _, err = run(capsys, "probe", "--release", file)
+    assert "error MODEL_FIRST_OUTPUT_TIMEOUT: openai-chat at http://127.0.0.1:" in err
+
+
+def test_probe_of_a_release_names_a_mistake_with_its_remedy(
+    capsys: pytest.CaptureFixture[str], model: DevModel, key: str, tmp_path: Path
+) -> None:
+    file = released(tmp_path, model, main={}, wrong={"parameters": {"models": ["other"]}})
+    code, _, err = run(capsys, "probe", "--release", file)
+    assert code == 1 and "/models/wrong/parameters/models" in err
+    file = released(tmp_path, model, main={}, simulated={"protocol": "scripted", "base_url": "script:x"})
+    for arguments, words in (
+        (("--model", "absent"), "error INPUT_INVALID: the release has no model absent: there are main, simulated"),
+        (("--model", "simulated"), "error INPUT_INVALID: no protocol scripted"),
+        (("--base-url", "http://x"), "error INPUT_INVALID: --base-url stands in the release"),
+        (("--profile", "vllm"), "error INPUT_INVALID: --profile stands in the release"),
+        (("--protocol", "openai-chat"), "error INPUT_INVALID: --protocol stands in the release"),
+        (("--credential", "env:X"), "error INPUT_INVALID: --credential stands in the release"),
+    ):
+        code, _, err = run(capsys, "probe", "--release", file, *arguments)
+        assert code == 1 and words in err
+    code, _, err = run(capsys, "probe", "--release", tmp_path / "absent.yaml")
+    assert code == 1 and "error INPUT_INVALID: cannot read" in err
+
+
 @pytest.mark.parametrize("command", ["discover", "probe"])
 def test_help_names_the_credential_providers_that_are_installed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
@@ -152,6 +232,8 @@ def test_help_names_the_credential_providers_that_are_installed(
             ("probe", "--profile", "deepseek", "--model", "m", "--protocol", "chat"),
             "error INPUT_INVALID: no protocol chat: there are openai-chat, openai-responses",
         ),
+        (("probe", "--base-url", "http://x"), "error INPUT_INVALID: say --model, or --release FILE"),
+        (("probe", "--profile", "custom", "--model", "m"), "profile custom has its flags in a release: say --release"),
         (("discover", "--profile", "openai", "--credential", "vault:x"), "error CREDENTIAL_UNAVAILABLE"),
         (("discover", "--profile", "no-such"), "error INPUT_INVALID: no profile no-such: there are generic, openai"),
         (("discover",), "error INPUT_INVALID: profile generic has no address of its own: say --base-url"),

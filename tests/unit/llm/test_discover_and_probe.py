@@ -445,7 +445,7 @@ def test_a_provider_of_one_protocol_has_no_other_to_try() -> None:
 @in_every_protocol
 def test_a_key_that_is_missing_or_refused_is_said_to_be(protocol: str) -> None:
     with asking("generic", dialect={"auth": {"header": "api-key", "value": "other"}}) as (_, client, endpoint):
-        for key, words in ((SECRET, "the key was sent"), (None, "no key was sent: name one with --credential")):
+        for key, words in ((SECRET, "the key was sent"), (None, "no key was sent: name one as the credential")):
             with pytest.raises(RequestError) as caught:
                 probe(client, Endpoint(endpoint.base_url, endpoint.profile, key), "dev-model", protocol=protocol)
             assert caught.value.code == Code.MODEL_REQUEST_REJECTED

@@ -14,7 +14,7 @@ from agentloom_worker.clock import SystemClock
 from agentloom_worker.context.view import View
 from agentloom_worker.domain.model import Executed, Message, MessageCall, ReasoningItem, Role, ToolSchema
 from agentloom_worker.domain.policy import RetryClass
-from agentloom_worker.domain.release import load_release
+from agentloom_worker.domain.release import freeze_release, load_release
 from agentloom_worker.errors import Code, ReleaseInvalidError, RunError
 from agentloom_worker.llm.adapters import ADAPTERS, AdapterPorts, Adapters
 from agentloom_worker.llm.adapters.openai_chat import OpenAIChatAdapter
@@ -25,7 +25,7 @@ from agentloom_worker.llm.http_failures import failure_of_frame, failure_of_stat
 from agentloom_worker.llm.profiles import PROFILES, Ending, ErrorClass, Profile, ReasoningReplay, custom_profile
 from agentloom_worker.llm.responses_assembly import ResponsesAssembly
 from agentloom_worker.runtime.publish import resolve_release
-from agentloom_worker.wire.release import DialectDocument
+from agentloom_worker.wire.release import DialectDocument, parse_release
 from tests.factories import release_document
 from tests.unit.llm.test_role_order import CONVERSATION, PARAMETERS
 
@@ -216,7 +216,86 @@ def test_every_parameter_of_a_profile_can_be_set(name: str) -> None:
 
 def test_profiles_that_know_no_list_pass_any_parameter_on() -> None:
     for name in ("generic", "litellm-proxy", "custom"):
-        assert bound(profile=name, parameters={"anything": 1}).parameters == (("anything", 1),)
+        settled = PROFILES[name].settled.items()
+        assert bound(profile=name, parameters={"anything": 1}).parameters == (("anything", 1), *settled)
+
+
+FALLBACKS = {
+    "fallbacks": ["other"],
+    "context_window_fallbacks": [{"m": ["other"]}],
+    "content_policy_fallbacks": [{"m": ["other"]}],
+    "models": ["other"],
+    "route": "fallback",
+    "providerOptions": {"gateway": {"models": ["other"], "order": ["a"]}},
+}
+
+
+@pytest.mark.parametrize("protocol", ["openai-chat", "openai-responses", "scripted"])
+@pytest.mark.parametrize("name", NAMES)
+def test_no_profile_carries_what_lets_another_model_answer(name: str, protocol: str) -> None:
+    address = "script:x" if protocol == "scripted" else URL
+    if protocol not in (*(PROFILES[name].protocols or ("openai-chat", "openai-responses")), "scripted"):
+        return
+    found = problems(profile=name, protocol=protocol, base_url=address, parameters=FALLBACKS)
+    refused = {path: text for path, text in found.items() if "no run falls back to one" in text}
+    places = [*list(FALLBACKS)[:-1], "providerOptions/gateway/models"]
+    assert set(refused) == {f"/models/main/parameters/{place}" for place in places}
+    assert set(refused.values()) == {
+        "MODEL_FEATURE_UNSUPPORTED: lets another model answer than `model` names, and no run falls back to one:"
+        " leave it out"
+    }
+    assert set(found) - set(refused) <= {"/models/main/parameters/providerOptions"}, "a list has no such parameter"
+
+
+def test_a_dialect_lists_no_parameter_that_lets_another_model_answer() -> None:
+    flags = {"parameters": ["temperature", "models", "route"]}
+    found = problems(profile="custom", dialect=flags, parameters={"temperature": 0, "models": ["other"]})
+    assert list(found) == [
+        "/models/main/dialect/parameters/1",
+        "/models/main/dialect/parameters/2",
+        "/models/main/parameters/models",
+    ]
+    assert all("no run falls back to one: leave it out" in text for text in found.values())
+
+
+def test_where_only_another_host_of_the_same_model_may_answer_a_release_decides() -> None:
+    routing = {"provider": {"allow_fallbacks": False, "only": ["a"]}}
+    assert bound(profile="openrouter", parameters=routing).parameters == tuple(routing.items())
+    options = {"providerOptions": {"gateway": {"order": ["a"]}}}
+    assert bound(profile="generic", parameters=options).parameters == tuple(options.items())
+
+
+def test_a_proxy_is_always_told_to_use_no_fallback_of_its_own() -> None:
+    off = (("disable_fallbacks", True),)
+    assert bound(profile="litellm-proxy").parameters == off
+    assert bound(profile="litellm-proxy", protocol="openai-responses").parameters == off
+    assert bound(profile="litellm-proxy", parameters={"disable_fallbacks": True}).parameters == off
+    assert problems(profile="litellm-proxy", parameters={"disable_fallbacks": False}) == {
+        "/models/main/parameters/disable_fallbacks": (
+            "MODEL_FEATURE_UNSUPPORTED: profile litellm-proxy always sends true: leave it out"
+        )
+    }
+    assert [profile.name for profile in PROFILES.values() if profile.settled] == ["litellm-proxy"]
+
+
+def test_a_frozen_release_of_before_stays_what_it_is() -> None:
+    """Only publishing refuses and adds: the bytes of a release that is in a database mean what they meant."""
+    main = {"protocol": "openai-chat", "profile": "litellm-proxy", "base_url": f"{URL}/chat/completions"}
+    parsed = parse_release(release_document(models={"main": {**main, "base_url": URL}}), known_profiles=NAMES)
+    before = parsed.models["main"].model_copy(update={"parameters": FALLBACKS, "base_url": main["base_url"]})
+    document = parsed.model_copy(update={"models": {"main": before}})
+    model = load_release(freeze_release(document, ()).body).model
+    assert (dict(model.parameters), model.base_url) == (FALLBACKS, main["base_url"])
+
+
+@pytest.mark.parametrize("protocol", ["openai-chat", "openai-responses"])
+@pytest.mark.parametrize("path", ["/chat/completions", "/responses"])
+@pytest.mark.parametrize("end", ["", "/"])
+def test_an_address_ends_in_front_of_the_path_of_its_protocol(protocol: str, path: str, end: str) -> None:
+    assert problems(protocol=protocol, base_url=f"{URL}{path}{end}") == {
+        "/models/main/base_url": f"must end in front of `{path}`: the worker adds the path of the protocol itself"
+    }
+    assert bound(protocol=protocol, base_url=f"{URL}{path}/v1").base_url == f"{URL}{path}/v1"
 
 
 def test_a_model_without_an_address_takes_that_of_its_profile() -> None:
@@ -262,7 +341,7 @@ def test_what_may_be_published_with_responses_has_an_adapter(name: str) -> None:
     profile = PROFILES[name]
     parameters = dict.fromkeys(profile.responses_parameters or (), 1)
     model = bound(protocol="openai-responses", profile=name, parameters=parameters)
-    assert [key for key, _ in model.parameters] == sorted(parameters)
+    assert [key for key, _ in model.parameters] == sorted({**parameters, **profile.settled})
     adapter = Adapters(AdapterPorts(SystemClock())).of(model.protocol, model.profile)
     assert adapter is not None and adapter.version == f"openai-responses@1/{name}@{profile.version}"
 

@@ -24,13 +24,16 @@ from agentloom_worker.domain.model import (
     Usage,
 )
 from agentloom_worker.domain.policy import RetryClass
+from agentloom_worker.domain.release import ModelBinding, load_release
 from agentloom_worker.ids import ClaimToken, DispatchId, RunId
 from agentloom_worker.leases import FastPath, Rate
 from agentloom_worker.leases.guard import GuardedFastPath
 from agentloom_worker.leases.local import LocalFastPath
 from agentloom_worker.llm.adapters.scripted import ScriptedRequest, TextTurn
-from agentloom_worker.runtime.lane import Share, endpoint_of, open_lane, open_share, pause_us, window_pause_us
+from agentloom_worker.runtime.connection import endpoint_of
+from agentloom_worker.runtime.lane import Share, open_lanes, open_shares, pause_us, window_pause_us
 from agentloom_worker.runtime.ports import Settings
+from agentloom_worker.runtime.publish import resolve_release
 from agentloom_worker.runtime.request import rebuild_request
 from agentloom_worker.storage.schema import migrate
 from tests.acceptance.harness import answer, ask, attempts, events, rows, run_of
@@ -84,6 +87,10 @@ def clock() -> ManualClock:
 @pytest.fixture
 def fast(clock: ManualClock) -> LocalFastPath:
     return LocalFastPath(clock)
+
+
+def binding(base_url: str) -> ModelBinding:
+    return load_release(resolve_release(release_document(base_url=base_url)).body).model
 
 
 def worker_on(folder: Path, clock: ManualClock, model: Model, fast: FastPath, lanes: dict[str, int]) -> Worker:
@@ -252,14 +259,19 @@ def test_spellings_of_one_address_share_a_lane_however_its_limit_is_spelt(
         settings=Settings(model_lanes={setting: 1}, model_requests={setting: 1}, model_tokens={setting: 9}),
     )
     claims = [replace(A_CLAIM, token=ClaimToken(UUID(int=number))) for number in range(3)]
-    first = open_lane(ports, "https://api.example.com/v2", claims[0])
-    second = open_lane(ports, spelling, claims[1])
-    other = open_lane(ports, "https://api.example.com:8443/v1", claims[2])
-    assert first is not None and second is not None and (other is None) is (setting != "*")
+    (first,) = open_lanes(ports, binding("https://api.example.com/v2"), claims[0])
+    (second,) = open_lanes(ports, binding(spelling), claims[1])
+    others = open_lanes(ports, binding("https://api.example.com:8443/v1"), claims[2])
+    assert len(others) == (setting == "*")
     assert first.take() and not second.take()
-    assert other is None or other.take(), "another port is another endpoint"
-    shares = [open_share(ports, spelling, claims[0], 3), open_share(ports, "https://api.example.com/", claims[1], 3)]
-    assert [share is not None and share.take() > 0 for share in shares] == [False, True]
+    assert all(other.take() for other in others), "another port is another endpoint"
+    addresses = (spelling, "https://api.example.com/")
+    shares = [
+        share
+        for address, claim in zip(addresses, claims, strict=False)
+        for share in open_shares(ports, binding(address), claim, 3)
+    ]
+    assert [share.take() > 0 for share in shares] == [False, True]
 
 
 def test_places_that_were_forgotten_are_taken_again_by_those_who_hold_them(
@@ -415,3 +427,99 @@ def test_waits_for_a_window_end_apart(thrown: float, waited_us: int, expected: i
             return thrown
 
     assert window_pause_us(Dice(), 1500, waited_us) == expected
+
+
+# -- limits of a model or a credential at an endpoint -------------------------------------------------
+
+ITS_MODEL = "script:main/dev-model"
+ITS_LANE = f"model:{ITS_MODEL}"
+
+
+def test_attempt_needs_a_place_in_every_lane_that_names_it_and_holds_none_while_it_waits(
+    tmp_path: Path, clock: ManualClock, model: Model, fast: LocalFastPath
+) -> None:
+    seen = []
+    model.during = lambda: seen.append([fast.take_slot(name, 1, "another", LONG_MS) for name in (ITS_LANE, LANE)])
+    with closing(worker_on(tmp_path, clock, model, fast, {"script:main": 1, ITS_MODEL: 1})) as worker:
+        assert fast.take_slot(LANE, 1, "another", LONG_MS)
+        run = first_try(worker)
+        assert waiting_row(worker, run).last_error == "the lane of script:main is full"
+        assert fast.take_slot(ITS_LANE, 1, "another", LONG_MS), "what it had taken is free again"
+        fast.give_slot(LANE, "another")
+        clock.advance_to(waiting_row(worker, run).not_before)
+        assert worker.runner.run(waiting_row(worker, run).dispatch_id)
+        assert waiting_row(worker, run).last_error == f"the lane of {ITS_MODEL} is full"
+        assert fast.take_slot(LANE, 1, "another", LONG_MS) and model.asked == 0
+        fast.give_slot(LANE, "another")
+        fast.give_slot(ITS_LANE, "another")
+        worker.drive()
+        assert (run_of(worker.ports, run).status, model.asked, seen) == ("succeeded", 1, [[False, False]])
+        assert all(fast.take_slot(name, 1, "another", LONG_MS) for name in (ITS_LANE, LANE))
+
+
+def test_keeper_keeps_the_places_in_every_lane(
+    tmp_path: Path, clock: ManualClock, model: Model, fast: LocalFastPath
+) -> None:
+    seen: list[bool] = []
+    with closing(worker_on(tmp_path, clock, model, fast, {"*": 1, ITS_MODEL: 1})) as worker:
+
+        def long_answer() -> None:
+            for _ in range(5):
+                clock.advance(s=worker.ports.settings.claim_ttl_s / 2)
+                worker.keeper.renew_lanes()
+            seen.extend(fast.take_slot(name, 1, "another", LONG_MS) for name in (ITS_LANE, LANE))
+
+        model.during = long_answer
+        first_try(worker)
+    assert seen == [False, False]
+
+
+def test_full_window_of_an_endpoint_leaves_that_of_its_model(
+    tmp_path: Path, clock: ManualClock, model: Model, fast: LocalFastPath
+) -> None:
+    settings = Settings(model_requests={"script:main": 1, ITS_MODEL: 2}, model_tokens={ITS_MODEL: 100_000})
+    with closing(settled(tmp_path, clock, model, fast, settings)) as worker:
+        assert fast.enter_window(LANE, Rate(1, None), "another", 1, WINDOW_MS) == 0
+        run = first_try(worker)
+        assert waiting_row(worker, run).last_error == "the window of script:main is full"
+        assert fast.enter_window(ITS_LANE, Rate(1, 1), "probe", 1, WINDOW_MS) == 0, "it is empty"
+        fast.leave_window(ITS_LANE, "probe", 1)
+        model.usage = Usage(70, 20)
+        worker.drive()
+        assert (run_of(worker.ports, run).status, model.asked) == ("succeeded", 1)
+        assert fast.enter_window(ITS_LANE, Rate(None, 100), "probe", 11, WINDOW_MS) > 0, "90 tokens are in it"
+        assert fast.enter_window(ITS_LANE, Rate(None, 100), "probe", 10, WINDOW_MS) == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked"),
+    [
+        (Settings(), []),
+        (Settings(model_lanes={"script:main": 1}), ["take_slot", "give_slot"]),
+        (Settings(model_lanes={ITS_MODEL: 1}), ["take_slot", "give_slot"]),
+        (
+            Settings(model_requests={ITS_MODEL: 1}, model_tokens={ITS_MODEL: 100_000}),
+            ["enter_window", "correct_window"],
+        ),
+        (
+            Settings(model_lanes={ITS_MODEL: 1, "*": 1}),
+            ["take_slot", "take_slot", "give_slot", "give_slot"],
+        ),
+    ],
+)
+def test_an_attempt_asks_the_store_as_often_as_there_are_limits_that_name_it(
+    tmp_path: Path, clock: ManualClock, model: Model, settings: Settings, asked: list[str]
+) -> None:
+    store = RecordingFastPath(clock)
+    model.usage = Usage(70, 20)
+    with closing(settled(tmp_path, clock, model, store, settings)) as worker:
+        run = ask(worker.ports, release_document())
+        worker.drive()
+        assert run_of(worker.ports, run).status == "succeeded"
+    assert [what for what in store.asked if what.endswith(("_slot", "_window"))] == asked
+
+
+def settled(folder: Path, clock: ManualClock, model: Model, fast: FastPath, settings: Settings) -> Worker:
+    url = f"sqlite:///{folder}/test.sqlite"
+    migrate(url)
+    return make_worker(url, clock=clock, scripts={"main": model}, settings=settings, fast=fast, solitary=False)
