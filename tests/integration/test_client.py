@@ -95,7 +95,7 @@ def test_a_question_is_answered_by_tools_and_model(loom: Agentloom) -> None:
     result = loom.wait(receipt, WAIT_S)
     assert (result.status, result.answer, result.code) == (RunStatus.SUCCEEDED, "three", None)
     assert (result.release_id, result.agent_id, result.loops) == (release.release_id, "assistant", 2)
-    assert not (result.truncated or result.refused or result.empty or result.blocked)
+    assert not (result.truncated or result.filtered or result.refused or result.empty or result.blocked)
 
 
 def test_ids_are_taken_as_uuid_as_text_and_as_what_holds_them(idle: Agentloom) -> None:
@@ -269,9 +269,11 @@ def test_a_frozen_request_is_rebuilt_and_proven(loom: Agentloom) -> None:
 @pytest.mark.parametrize(
     ("turn", "expected"),
     [
-        (TextTurn("half", finish_reason="length"), ("half", True, False, False)),
-        (TextTurn("", refusal="I will not"), ("I will not", False, True, False)),
-        (TextTurn(""), ("", False, False, True)),
+        (TextTurn("half", finish_reason="length"), ("half", True, False, False, False)),
+        (TextTurn("half", finish_reason="content_filter"), ("half", False, True, False, False)),
+        (TextTurn("", refusal="I will not"), ("I will not", False, False, True, False)),
+        (TextTurn("", refusal="I w", finish_reason="content_filter"), ("I w", False, True, True, False)),
+        (TextTurn(""), ("", False, False, False, True)),
     ],
 )
 def test_an_odd_answer_is_marked(url: str, turn: TextTurn, expected: tuple[object, ...]) -> None:
@@ -279,7 +281,7 @@ def test_an_odd_answer_is_marked(url: str, turn: TextTurn, expected: tuple[objec
         loom.publish(release_document())
         result = loom.wait(loom.ask(loom.open_session("assistant"), "hello"), WAIT_S)
     assert result.status is RunStatus.SUCCEEDED
-    assert (result.answer, result.truncated, result.refused, result.empty) == expected
+    assert (result.answer, result.truncated, result.filtered, result.refused, result.empty) == expected
     assert result.detail is None
 
 

@@ -261,7 +261,7 @@ def test_runs_are_listed_newest_first_with_stable_keys(cli: Cli, made: Made) -> 
 
 def test_a_run_is_shown_with_its_answer_only_after_its_end(cli: Cli, made: Made) -> None:
     done = cli("runs", "show", made.done, "--embedded", made.folder, "--json").json
-    assert set(done) == RUN_KEYS | {"answer", "truncated", "refused", "empty"}
+    assert set(done) == RUN_KEYS | {"answer", "truncated", "filtered", "refused", "empty"}
     assert (done["status"], done["answer"]) == ("succeeded", TEXT)
     queued = cli("runs", "show", made.queued, "--embedded", made.folder, "--json").json
     assert (queued["status"], queued["answer"]) == ("queued", None)
