@@ -1,5 +1,6 @@
 """Assemble the deltas of one chat-completions stream into one response. Knows no transport."""
 
+import json
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ from agentloom_worker.llm.assembly import (
 from agentloom_worker.llm.profiles import Profile
 
 _DONE = "[DONE]"
+_DECODER = json.JSONDecoder()
 # How a message ends that the model ended, or that was cut where the runtime knows it. A provider's other words
 # (an interruption of its own, say) are no proof of an answer, and no call of such a message may be executed.
 _ENDS = frozenset({"stop", "tool_calls", "length", "content_filter"})
@@ -26,9 +28,30 @@ _ENDS = frozenset({"stop", "tool_calls", "length", "content_filter"})
 
 @dataclass(slots=True)
 class _OpenCall:
+    """A call as far as it has come.
+
+    `named_again`: how many pieces of arguments stood before the fragment that last told its name once more.
+    """
+
     provider_call_id: str | None = None
     name: str = ""
     arguments: list[str] = field(default_factory=list)
+    named_again: int | None = None
+
+    @property
+    def joined(self) -> bool:
+        """Whether these may be two calls of one name in one place (CASES S04).
+
+        Some servers tell the name with each fragment; but behind arguments that are whole it is another call's.
+        """
+        if self.named_again is None:
+            return False
+        text = "".join(self.arguments)
+        try:
+            _, end = _DECODER.raw_decode(text, len(text) - len(text.lstrip()))
+        except (ValueError, RecursionError):
+            return not text.strip()
+        return end <= len("".join(self.arguments[: self.named_again]))
 
 
 class ChatAssembly:
@@ -130,6 +153,8 @@ class ChatAssembly:
         for ordinal, call in enumerate(self._calls):
             if not call.name:
                 raise ModelProtocolError(f"tool call {ordinal} has no name")
+            if call.joined:
+                raise ModelProtocolError(f"tool call {ordinal} is named again behind its whole arguments")
         return ModelResponse(
             text=join_deltas(self._text),
             calls=self._response_calls(),
@@ -206,15 +231,17 @@ class ChatAssembly:
         name = text_of(function, "name")
         call = self._call_of(fragment.get("index"), text_of(fragment, "id"), named=bool(name))
         kind = None
-        if name:
-            if call.name not in ("", name):
-                raise ModelProtocolError("a tool call has two names")
-            call.name = name
-            kind = FirstOutputKind.TOOL_NAME
         arguments = function.get("arguments")
         if isinstance(arguments, dict):
             # Some local servers send the parsed object in place of its text.
             arguments = arguments_text(arguments)
+        if name:
+            if call.name not in ("", name):
+                raise ModelProtocolError("a tool call has two names")
+            if call.name and (arguments or not fragment.get("id")):
+                call.named_again = len(call.arguments)
+            call.name = name
+            kind = FirstOutputKind.TOOL_NAME
         if arguments:
             if not isinstance(arguments, str):
                 raise ModelProtocolError("a tool call's arguments are not a text")

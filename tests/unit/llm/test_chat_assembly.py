@@ -110,6 +110,58 @@ def test_S04_names_are_not_joined() -> None:
         assemble(calls(fragment(0, "a", "add")), calls(fragment(0, None, "sub")))
 
 
+@pytest.mark.parametrize(
+    "fragments",
+    [
+        [fragment(0, None, "add", '{"x":1}'), fragment(0, None, "add", '{"x":2}')],
+        [fragment(0, None, "add", '{"x":1}'), fragment(0, None, "add", '{"x":'), fragment(0, None, "add", "2}")],
+        [fragment(0, None, "add", '{"x":'), fragment(0, None, None, "1}"), fragment(0, None, "add", "{}")],
+        [fragment(0, None, "add", '{"x":1}\n'), fragment(0, None, "add", ' {"x":2'), fragment(0, None, None, "}")],
+        [fragment(0, None, "add", {"x": 1}), fragment(0, None, "add", {"x": 2})],
+        [fragment(0, None, "add", {}), fragment(0, None, "add", {})],
+        # One id for two calls tells as little.
+        [fragment(0, "a", "add", "{}"), fragment(0, "a", "add", "{}")],
+        # A second call without arguments, or the name once more? Nobody can tell.
+        [fragment(0, None, "add", "{}"), fragment(0, None, "add", "")],
+        [fragment(0, None, "add", ""), fragment(0, None, "add")],
+    ],
+)
+@pytest.mark.parametrize("profile", [GENERIC, REOPENING], ids=["generic", "reopening"])
+@pytest.mark.parametrize("finish_reason", ["tool_calls", "length"])
+def test_S04_two_calls_of_one_name_without_ids_are_never_joined(
+    fragments: list[dict[str, Any]], profile: Profile, finish_reason: str
+) -> None:
+    with pytest.raises(ModelProtocolError, match="tool call 0 is named again behind its whole arguments"):
+        assemble(*(calls(one) for one in fragments), frame(finish_reason), profile=profile)
+
+
+@pytest.mark.parametrize(
+    ("fragments", "arguments"),
+    [
+        (['{"x"', ':"{', "}", '"}'], '{"x":"{}"}'),
+        (["", "{", "}"], "{}"),
+        (["{", "", "}"], "{}"),
+        (['{"x":', "1", "2}"], '{"x":12}'),
+        # Broken by the model, not by a second call: the model is told (CASES W05).
+        (['{"x":', "1}}"], '{"x":1}}'),
+        (['{"x":', "1"], '{"x":1'),
+    ],
+)
+@pytest.mark.parametrize("call_id", [None, "a"])
+def test_S04_a_name_that_comes_with_each_fragment_of_a_call_is_one_call(
+    fragments: list[str], arguments: str, call_id: str | None
+) -> None:
+    frames = [calls(fragment(0, call_id, "add", part)) for part in fragments]
+    assert given(assemble(*frames, frame("tool_calls"))) == [(call_id, "add", arguments)]
+
+
+def test_S04_a_call_that_is_named_by_its_id_once_more_is_the_same_call() -> None:
+    frames = calls(fragment(0, "a", "add", "{}")), calls(fragment(0, "a", "add", "")), frame("tool_calls")
+    assert given(assemble(*frames)) == [("a", "add", "{}")]
+    frames = calls(fragment(0, "a", "now", "")), calls(fragment(0, "a", "now")), frame("tool_calls")
+    assert given(assemble(*frames)) == [("a", "now", "")]
+
+
 def test_W03_equal_provider_ids_on_two_indexes_are_two_calls() -> None:
     response = assemble(calls(fragment(0, "f", "f", "{}"), fragment(1, "f", "f", '{"x":1}')))
     assert given(response) == [("f", "f", "{}"), ("f", "f", '{"x":1}')]
