@@ -6,16 +6,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentloom_worker import limits
-from agentloom_worker.domain.model import FirstOutputKind, ModelResponse, Partial, ResponseCall, Usage
+from agentloom_worker.domain.model import (
+    FirstOutputKind,
+    ModelResponse,
+    Partial,
+    RequestParameters,
+    ResponseCall,
+    Usage,
+)
 from agentloom_worker.llm.assembly import (
     IncompleteAnswerError,
     ModelProtocolError,
     arguments_text,
     join_deltas,
+    other_model,
     parse_payload,
     refuse_error,
     text_of,
-    token_count,
+    usage_of,
 )
 from agentloom_worker.llm.profiles import Profile
 
@@ -57,8 +65,9 @@ class _OpenCall:
 class ChatAssembly:
     """The state of one attempt. For one thread."""
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: Profile, asked: RequestParameters | None = None) -> None:
         self._profile = profile
+        self._asked = asked
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._refusal: list[str] = []
@@ -67,6 +76,7 @@ class ChatAssembly:
         self._finish_reason: str | None = None
         self._usage: Usage | None = None
         self._completion_id: str | None = None
+        self._model = ""
         self._done = False
 
     @property
@@ -165,6 +175,7 @@ class ChatAssembly:
             provider_request_id=request_id or self._completion_id,
             transport_sha256=transport_sha256,
             transport_bytes=transport_bytes,
+            served_model=other_model(self._model, self._asked),
         )
 
     def partial(self) -> Partial:
@@ -179,6 +190,8 @@ class ChatAssembly:
             self._usage = usage
         if self._completion_id is None and isinstance(frame.get("id"), str):
             self._completion_id = frame["id"] or None
+        if isinstance(frame.get("model"), str):
+            self._model = frame["model"] or self._model
 
     def _take_choice(self, choice: dict[str, Any], delta: object) -> FirstOutputKind | None:
         kind = None
@@ -290,9 +303,4 @@ def _usage(value: object) -> Usage | None:
     cached = details.get("cached_tokens") if isinstance(details, dict) else None
     details = value.get("completion_tokens_details")
     reasoning = details.get("reasoning_tokens") if isinstance(details, dict) else None
-    return Usage(
-        token_count(value.get("prompt_tokens")),
-        token_count(value.get("completion_tokens")),
-        token_count(cached),
-        token_count(reasoning),
-    )
+    return usage_of(value.get("prompt_tokens"), value.get("completion_tokens"), cached, reasoning)

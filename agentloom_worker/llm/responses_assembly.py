@@ -16,6 +16,7 @@ from agentloom_worker.domain.model import (
     ModelResponse,
     Partial,
     ReasoningItem,
+    RequestParameters,
     ResponseCall,
     Usage,
 )
@@ -25,10 +26,11 @@ from agentloom_worker.llm.assembly import (
     ProviderReportedError,
     arguments_text,
     join_deltas,
+    other_model,
     parse_payload,
     refuse_error,
     text_of,
-    token_count,
+    usage_of,
 )
 from agentloom_worker.llm.profiles import Profile, ReasoningReplay
 
@@ -113,12 +115,14 @@ class _Item:
 class ResponsesAssembly:
     """The state of one attempt. For one thread."""
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: Profile, asked: RequestParameters | None = None) -> None:
         self._profile = profile
+        self._asked = asked
         self._items: dict[int, _Item] = {}
         self._finish_reason: str | None = None
         self._usage: Usage | None = None
         self._response_id: str | None = None
+        self._model = ""
 
     @property
     def complete(self) -> bool:
@@ -180,6 +184,7 @@ class ResponsesAssembly:
             transport_sha256=transport_sha256,
             transport_bytes=transport_bytes,
             reasoning_items=self._reasoning_items(),
+            served_model=other_model(self._model, self._asked),
         )
 
     def partial(self) -> Partial:
@@ -211,6 +216,8 @@ class ResponsesAssembly:
             self._usage = usage
         if self._response_id is None and isinstance(response.get("id"), str):
             self._response_id = response["id"] or None
+        if isinstance(response.get("model"), str):
+            self._model = response["model"] or self._model
 
     def _take_part_delta(self, frame: dict[str, Any], part: str, kind: str, numbered: str) -> FirstOutputKind | None:
         item = self._open_item(frame, kind)
@@ -491,9 +498,9 @@ def _usage(value: object) -> Usage | None:
     if not isinstance(value, dict):
         return None
     inputs, outputs = value.get("input_tokens_details"), value.get("output_tokens_details")
-    return Usage(
-        token_count(value.get("input_tokens")),
-        token_count(value.get("output_tokens")),
-        token_count(inputs.get("cached_tokens") if isinstance(inputs, dict) else None),
-        token_count(outputs.get("reasoning_tokens") if isinstance(outputs, dict) else None),
+    return usage_of(
+        value.get("input_tokens"),
+        value.get("output_tokens"),
+        inputs.get("cached_tokens") if isinstance(inputs, dict) else None,
+        outputs.get("reasoning_tokens") if isinstance(outputs, dict) else None,
     )

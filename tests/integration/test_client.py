@@ -1,5 +1,6 @@
 """The client on both databases: one promise a test."""
 
+import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -263,6 +264,36 @@ def test_a_frozen_request_is_rebuilt_and_proven(loom: Agentloom) -> None:
     assert b"echo: a" in loom.request(str(steps[-1].operation_id))
     with pytest.raises(RequestError) as error:
         loom.request(steps[1].operation_id)
+    assert code_of(error) is Code.OPERATION_NOT_FOUND
+
+
+@pytest.mark.parametrize("protocol", ["openai-chat", "openai-responses"])
+@pytest.mark.parametrize(("said", "served"), [("m-2026-01-01", "m-2026-01-01"), ("dev", None)])
+def test_the_model_that_a_provider_says_it_served_is_shown_where_it_is_another(
+    url: str, protocol: str, said: str, served: str | None
+) -> None:
+    choice = {"index": 0, "delta": {"content": "Hi"}, "finish_reason": "stop"}
+    item = {"type": "message", "content": [{"type": "output_text", "text": "Hi"}]}
+    response = {"status": "completed", "output": [item], "model": said}
+    frames = {
+        "openai-chat": f"data: {json.dumps({'choices': [choice], 'model': said})}\n\ndata: [DONE]\n\n",
+        "openai-responses": f"data: {json.dumps({'type': 'response.completed', 'response': response})}\n\n",
+    }
+    script = parse_script({"schema_version": 1, "turns": [{"answer": {"raw": {"text": frames[protocol]}}}]})
+    with (
+        DevModel(script) as model,
+        Agentloom.connect(url, run_workers=True, threads=2, settings=QUICK) as loom,
+    ):
+        binding = {"protocol": protocol, "model": "dev"}
+        loom.publish(release_document(base_url=model.base_url, models={"main": binding}))
+        session = loom.open_session("assistant")
+        receipt = loom.ask(session, "hello")
+        assert loom.wait(receipt, WAIT_S).answer == "Hi"
+        (step,) = loom.steps(receipt)
+        assert loom.served_model(step.operation_id) == served
+        assert loom.context(session, step.operation_id).served_model == served
+        with pytest.raises(RequestError) as error:
+            loom.served_model(UUID(int=7))
     assert code_of(error) is Code.OPERATION_NOT_FOUND
 
 

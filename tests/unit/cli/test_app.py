@@ -17,6 +17,7 @@ from agentloom_worker.cli.app import main
 from agentloom_worker.cli.settings import settings_page
 from agentloom_worker.client import InputReceipt
 from agentloom_worker.context.protocols import PROTOCOLS
+from agentloom_worker.devmodel import DevModel, parse_script
 from agentloom_worker.errors import ReleaseInvalidError
 from agentloom_worker.examples import incident
 from agentloom_worker.llm.adapters.scripted import CallsTurn, ScriptedCall, ScriptedRequest, TextTurn
@@ -292,6 +293,26 @@ def test_steps_show_attempts_and_durations_and_no_text(cli: Cli, made: Made) -> 
     assert "of the requests' tokens (estimated) repeat the request before" in table
 
 
+def test_a_request_is_shown_with_the_model_that_the_provider_says_it_served(cli: Cli, tmp_path: Path) -> None:
+    choice = {"index": 0, "delta": {"content": "Hi"}, "finish_reason": "stop"}
+    body = f"data: {json.dumps({'choices': [choice], 'model': 'm-2026-01-01'})}\n\ndata: [DONE]\n\n"
+    turns = [{"answer": {"raw": {"text": body}}}]
+    place = ("--embedded", tmp_path)
+    with (
+        DevModel(parse_script({"schema_version": 1, "turns": turns})) as model,
+        Agentloom.embedded(tmp_path, settings=QUICK, threads=1) as loom,
+    ):
+        release = loom.publish(release_document(base_url=model.base_url))
+        asked = loom.ask(loom.open_session(release), "hello")
+        loom.wait(asked, 20)
+        operation = str(loom.steps(asked)[0].operation_id)
+    assert cli("request", operation, *place).err == "hash ok\nthe provider says that it served m-2026-01-01\n"
+    shown = cli("request", operation, *place, "--json").json
+    assert (shown["served_model"], shown["request"]["model"]) == ("m-2026-01-01", "dev-model")
+    lines = cli("context", "show", str(asked.session_id), operation, *place).out.splitlines()
+    assert lines[0].endswith("hash ok; served by m-2026-01-01")
+
+
 def test_a_request_is_printed_byte_for_byte_and_its_hash_proven(cli: Cli, made: Made) -> None:
     operation = cli("steps", made.done, "--embedded", made.folder, "--json").json[0]["operation_id"]
     result = cli("request", operation, "--embedded", made.folder)
@@ -395,11 +416,13 @@ def test_a_request_is_shown_item_by_item(cli: Cli, made: Made) -> None:
     place = ("--embedded", made.folder)
     operation = cli("steps", made.done, *place, "--json").json[-1]["operation_id"]
     found = cli("context", "show", made.session, operation, *place, "--json").json
-    assert set(found) == {"operation_id", "run_id", "request_hash", "hash_ok", "tokens", "budget_tokens", "items"}
+    assert set(found) == {
+        *("operation_id", "run_id", "request_hash", "hash_ok", "tokens", "budget_tokens", "served_model", "items")
+    }
     assert {frozenset(item) for item in found["items"]} == {frozenset(ITEM_KEYS)}
     assert [item["role"] for item in found["items"]] == ["system", "user", "assistant", "tool"]
     request = cli("request", operation, *place, "--json").json
-    assert set(request) == {"operation_id", "hash_ok", "request"}
+    assert set(request) == {"operation_id", "hash_ok", "served_model", "request"}
     assert [item["sent"] for item in found["items"]] == request["request"]["messages"]
     question = found["items"][1]
     assert (question["raw"], question["effective"], question["protected"]) == ("what is 1 + 2?", "what is 1 + 2?", True)

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from agentloom_worker import limits
-from agentloom_worker.domain.model import FirstOutputKind, ModelResponse, Usage
+from agentloom_worker.domain.model import FirstOutputKind, ModelResponse, RequestParameters, Usage
 from agentloom_worker.llm.assembly import ModelProtocolError, ProviderReportedError
 from agentloom_worker.llm.chat_assembly import ChatAssembly
 from agentloom_worker.llm.profiles import Profile
@@ -248,3 +248,42 @@ def test_the_last_usage_stands() -> None:
         {"choices": [], "usage": None},
     )
     assert response.usage == Usage(5, 2, 0)
+
+
+COUNTS = {"prompt_tokens": 9, "completion_tokens": 5}
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        (COUNTS, Usage(9, 5)),
+        ({"prompt_tokens": 0, "completion_tokens": 0}, Usage(0, 0)),
+        ({**COUNTS, "prompt_tokens_details": {"cached_tokens": "4"}}, Usage(9, 5)),
+        ({}, None),
+        ({"prompt_tokens": 9}, None),
+        ({"completion_tokens": 5}, None),
+        ({"total_tokens": 14}, None),
+        ({**COUNTS, "completion_tokens": None}, None),
+        ({**COUNTS, "prompt_tokens": "9"}, None),
+        (None, None),
+    ],
+)
+def test_counts_that_a_provider_does_not_tell_are_no_zeros(usage: object, expected: Usage | None) -> None:
+    assert assemble(frame("stop"), {"choices": [], "usage": usage}).usage == expected
+
+
+def test_counts_that_were_told_stand_beside_a_later_usage_without_any() -> None:
+    assert assemble({**frame("stop"), "usage": COUNTS}, {"choices": [], "usage": {}}).usage == Usage(9, 5)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [(["m-2026-01-01"], "m-2026-01-01"), (["m"], None), (["", None, 7], None), (["m-2", ""], "m-2"), ([], None)],
+)
+def test_a_model_of_another_name_than_was_asked_for_is_kept(said: list[object], expected: str | None) -> None:
+    assembly = ChatAssembly(GENERIC, RequestParameters("m", 10))
+    for name in said:
+        assembly.apply_frame({**frame(content="x"), "model": name})
+    assembly.apply_frame(frame("stop"))
+    found = assembly.response(request_id=None, transport_sha256="", transport_bytes=0)
+    assert found.served_model == expected

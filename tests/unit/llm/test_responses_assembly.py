@@ -6,7 +6,14 @@ from collections.abc import Iterable
 import pytest
 
 from agentloom_worker import limits
-from agentloom_worker.domain.model import FirstOutputKind, ModelResponse, ReasoningItem, ResponseCall
+from agentloom_worker.domain.model import (
+    FirstOutputKind,
+    ModelResponse,
+    ReasoningItem,
+    RequestParameters,
+    ResponseCall,
+    Usage,
+)
 from agentloom_worker.llm.assembly import ModelProtocolError, ProviderReportedError
 from agentloom_worker.llm.profiles import PROFILES, Profile, ReasoningReplay
 from agentloom_worker.llm.responses_assembly import ResponsesAssembly
@@ -283,3 +290,45 @@ def test_S07_each_reasoning_item_is_kept_with_what_it_led_to() -> None:
     assert items[0] == ReasoningItem("r0", ("summary r0",), ("content r0",), "", None)
     sealed = made(THINKING, SEALED).reasoning_items
     assert sealed[0] == ReasoningItem("r0", ("summary r0",), (), "sealed r0", None)
+
+
+TOLD = {"input_tokens": 9, "output_tokens": 5}
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        (TOLD, Usage(9, 5)),
+        ({"input_tokens": 0, "output_tokens": 0}, Usage(0, 0)),
+        ({**TOLD, "input_tokens_details": {"cached_tokens": None}, "output_tokens_details": None}, Usage(9, 5)),
+        ({**TOLD, "input_tokens_details": {"cached_tokens": 4}}, Usage(9, 5, 4)),
+        ({**TOLD, "output_tokens_details": {"reasoning_tokens": 3}}, Usage(9, 5, 0, 3)),
+        ({}, None),
+        ({"input_tokens": 9}, None),
+        ({"output_tokens": 5}, None),
+        ({**TOLD, "output_tokens": None}, None),
+        ({**TOLD, "input_tokens": "9"}, None),
+        ({**TOLD, "input_tokens": -1}, None),
+        ({**TOLD, "output_tokens": True}, None),
+        ({**TOLD, "output_tokens": 5.0}, None),
+        ({**TOLD, "output_tokens": 2**53}, None),
+        (None, None),
+        ("9", None),
+    ],
+)
+def test_counts_that_a_provider_does_not_tell_are_no_zeros(usage: object, expected: Usage | None) -> None:
+    assert made((ended("completed", usage=usage),)).usage == expected
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"), [("m-2026-01-01", "m-2026-01-01"), ("m", None), ("", None), (None, None), (7, None)]
+)
+def test_a_model_of_another_name_than_was_asked_for_is_kept(said: object, expected: str | None) -> None:
+    for events in (
+        (event("response.created", response={"id": "r", "model": said}), ended("completed")),
+        (ended("completed", model=said),),
+    ):
+        assembly = ResponsesAssembly(PROFILES["generic"], RequestParameters("m", 10))
+        apply(assembly, *events)
+        found = assembly.response(request_id=None, transport_sha256="", transport_bytes=0)
+        assert found.served_model == expected
