@@ -20,6 +20,7 @@ from agentloom_worker.domain.model import (
     ResponseCall,
     Usage,
 )
+from agentloom_worker.frozen import replace
 from agentloom_worker.llm.assembly import (
     IncompleteAnswerError,
     ModelProtocolError,
@@ -383,7 +384,7 @@ class ResponsesAssembly:
                 found += [self._reasoning_item(one, before_call) for one in waiting]
                 waiting = []
                 calls += item.kind == _CALL
-        return tuple(found)
+        return _as_one(found) if self._profile.strict_alternation else tuple(found)
 
     def _reasoning_item(self, item: _Item, before_call: int | None) -> ReasoningItem:
         encrypted = self._profile.encrypted_reasoning
@@ -394,6 +395,20 @@ class ResponsesAssembly:
             encrypted=item.encrypted if encrypted else "",
             before_call=before_call,
         )
+
+
+def _as_one(items: list[ReasoningItem]) -> tuple[ReasoningItem, ...]:
+    """All that was thought for one message as one text in front of it, for servers that want the roles in turns.
+
+    They make chat messages of items, each with one reasoning, of which vLLM reads the first text alone: a second item
+    would begin another message of the assistant, and what it led to would be in that one
+    (https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/openai/responses/utils.py). What is sealed cannot
+    be joined.
+    """
+    texts = [text for item in items for text in item.content or item.summary if text]
+    if max(len(items), len(texts)) < 2 or any(item.encrypted for item in items):
+        return tuple(items)
+    return (replace(items[0], summary=(), content=("\n\n".join(texts),)),) if texts else ()
 
 
 def _closed_items(output: object) -> ResponsesAssembly:

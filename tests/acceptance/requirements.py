@@ -713,6 +713,8 @@ REQUIREMENTS = {
             "unit/llm/test_responses_assembly.py::test_S07_each_reasoning_item_is_kept_with_what_it_led_to",
             "unit/llm/test_responses_encoding.py::test_S07_reasoning_goes_back_as_the_profile_says",
             "unit/llm/test_responses_encoding.py::test_S07_reasoning_survives_the_store_and_reaches_the_message",
+            "unit/llm/test_role_order.py::test_S07_all_that_vllm_thought_for_one_message_comes_back_to_it_as_one_thought",
+            "unit/llm/test_role_order.py::test_S07_what_is_sealed_is_never_joined",
         ),
     ),
     "S08": Requirement(
