@@ -5,6 +5,10 @@ has no `[DONE]`; it is complete by `response.completed` or `response.incomplete`
 and only if that frame shows the same text and calls as the stream did. Items are told apart by `output_index`, since
 some servers give one item several ids, and by their ids where a server sends no index: llama.cpp does not
 (https://github.com/ggml-org/llama.cpp/blob/master/tools/server/server-task.cpp, to_json_oaicompat_resp).
+
+An item that ends with another status than `completed` was cut, and so was the message: nobody knows what the model was
+going to say (CASES W06). vLLM ends so what its generator was cut in, whatever the response says
+(https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/openai/responses/harmony.py).
 """
 
 from dataclasses import dataclass, field
@@ -86,6 +90,7 @@ class _Item:
     arguments_done: bool = False
     encrypted: str = ""
     closed: bool = False
+    unfinished: bool = False  # it was closed with another status than `completed`
 
     def texts(self, kind: str) -> tuple[str, ...]:
         """The texts of the parts of a kind, in order."""
@@ -304,6 +309,8 @@ class ResponsesAssembly:
             raise ModelProtocolError(f"output item {number} is closed twice")
         if item.kind != text_of(document, "type"):
             raise ModelProtocolError(f"output item {number} ends as another kind of item")
+        if item.kind in (_MESSAGE, _CALL):
+            item.unfinished = text_of(document, "status") not in ("", "completed")
         match item.kind:
             case "function_call":
                 _end_call(item, document)
@@ -321,21 +328,35 @@ class ResponsesAssembly:
         if status == "failed":
             raise ProviderReportedError(response.get("error") or {})
         self._take_envelope(response)
-        output = response.get("output")
+        output, cut = response.get("output"), self._unfinished
         if output:
-            self._compare(_closed_items(output))
+            final = _closed_items(output)
+            cut = cut or final._unfinished
+            self._compare(final)
         elif status == "completed" and any(not item.closed for item in self._items.values()):
             raise ModelProtocolError("the final frame came before the end of an output item")
-        self._finish_reason = self._reason_of(response, status)
+        self._finish_reason = self._reason_of(response, status, cut=cut)
         return next((kind for item in self._ordered() if (kind := item.first_kind) is not None), None)
 
-    def _reason_of(self, response: dict[str, Any], status: str) -> str:
+    def _reason_of(self, response: dict[str, Any], status: str, *, cut: bool) -> str:
         if status == "completed":
+            if cut or self._at_limit:
+                return "length"
             return "tool_calls" if self._calls() else "stop"
         details = response.get("incomplete_details")
         reason = details.get("reason") if isinstance(details, dict) else None
         # `max_output_tokens` or `content_filter`; whatever else cuts an answer off, it is cut off.
         return "content_filter" if reason == "content_filter" else "length"
+
+    @property
+    def _unfinished(self) -> bool:
+        return any(item.unfinished for item in self._items.values())
+
+    @property
+    def _at_limit(self) -> bool:
+        """Whether the answer took all that it may, where a provider does not say that this cut it."""
+        limit = self._asked.max_output_tokens if self._asked is not None and self._profile.silent_limit else None
+        return limit is not None and self._usage is not None and self._usage.output_tokens >= limit
 
     def _compare(self, final: "ResponsesAssembly") -> None:
         """The final frame's own list of items against what was streamed; what was not, is taken from it."""

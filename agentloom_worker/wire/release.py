@@ -170,6 +170,9 @@ class DialectDocument(_Document):
         default=False, description="What goes back of a Responses model's reasoning is its `encrypted_content`."
     )
     output_limit_field: OutputLimitField = Field(default="max_tokens", description="What bounds the output.")
+    silent_limit: bool = Field(
+        default=False, description="A Responses answer that took all of its output limit was cut, whatever it says."
+    )
     auth_header: HeaderName = Field(default="Authorization", description="The header that carries the key.")
     auth_prefix: HeaderText = Field(default="Bearer ", description="What stands before the key. Never a secret.")
     parameters: list[Key] | None = Field(
@@ -186,6 +189,11 @@ class DialectDocument(_Document):
         if (self.strict_alternation or self.first_must_be_user) and self.mid_system:
             raise PydanticCustomError("dialect", "has a strict order of roles, so it must say `mid_system: false`")
         return self
+
+    @model_serializer(mode="wrap")
+    def written(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
+        """Leave out a flag that is off and younger than dialects that are frozen: their digest is in every request."""
+        return {name: value for name, value in handler(self).items() if name != "silent_limit" or value}
 
 
 class ModelDocument(_Document):

@@ -564,7 +564,14 @@ REQUIREMENTS = {
     "W06": Requirement(
         "CASES",
         "all",
-        ("acceptance/test_wire.py::test_W06_calls_of_a_message_that_was_cut_are_not_executed",),
+        (
+            "acceptance/test_streams.py::test_W06_calls_of_a_completed_response_that_was_cut_are_not_executed",
+            "acceptance/test_wire.py::test_W06_calls_of_a_message_that_was_cut_are_not_executed",
+            "unit/llm/test_llama_responses.py::test_W06_calls_of_an_answer_that_took_all_that_it_may_are_those_of_a_cut_one",
+            "unit/llm/test_openai_responses.py::test_W06_a_call_that_was_not_completed_comes_as_one_of_a_cut_message",
+            "unit/llm/test_responses_assembly.py::test_W06_a_call_that_was_not_completed_makes_its_message_a_cut_one",
+            "unit/llm/test_responses_assembly.py::test_W06_one_call_that_was_not_completed_is_enough",
+        ),
     ),
     "W07": Requirement(
         "CASES",
@@ -684,6 +691,7 @@ REQUIREMENTS = {
         "CASES",
         "all",
         (
+            "acceptance/test_streams.py::test_S06_a_text_that_the_content_filter_cut_is_an_answer_that_says_so",
             "contract/test_adapters.py::test_S06_a_filtered_answer_says_so",
             "contract/test_adapters.py::test_S06_a_refusal_is_kept_apart_from_text",
             "unit/llm/test_golden_cuts.py::test_S06_S07_S08_a_stream_that_is_broken_off_anywhere_is_not_complete",
@@ -733,14 +741,19 @@ REQUIREMENTS = {
         (
             "acceptance/test_streams.py::test_S09_a_failed_response_is_sent_again_where_its_class_says_so",
             "acceptance/test_streams.py::test_S09_a_failed_response_of_another_class_ends_the_run_at_once",
+            "acceptance/test_streams.py::test_S09_a_message_of_a_completed_response_that_was_cut_is_a_truncated_answer",
             "acceptance/test_streams.py::test_S09_a_run_over_responses_calls_its_tools_and_ends_by_a_completed_answer",
             "acceptance/test_streams.py::test_S09_an_incomplete_response_is_a_truncated_answer_and_is_not_sent_again",
             "unit/llm/test_llama_responses.py::test_S09_a_recorded_stream_of_a_real_server_is_read",
+            "unit/llm/test_llama_responses.py::test_S09_an_answer_that_took_all_that_it_may_was_cut_though_the_server_says_completed",
             "unit/llm/test_openai_responses.py::test_S09_a_bare_error_event_is_a_provider_error",
             "unit/llm/test_openai_responses.py::test_S09_completed_is_complete_also_when_nothing_was_said",
             "unit/llm/test_openai_responses.py::test_S09_failed_is_a_provider_error",
             "unit/llm/test_openai_responses.py::test_S09_incomplete_is_a_truncated_answer_and_no_failure",
+            "unit/llm/test_openai_responses.py::test_S09_the_limit_that_was_asked_for_tells_where_a_server_says_completed_to_all",
             "unit/llm/test_responses_assembly.py::test_S09_a_failed_response_and_an_error_event_are_reported_with_their_codes",
+            "unit/llm/test_responses_assembly.py::test_S09_a_message_that_was_not_completed_is_truncated",
+            "unit/llm/test_responses_assembly.py::test_S09_an_item_that_was_not_completed_changes_no_other_reason",
             "unit/llm/test_responses_assembly.py::test_S09_the_final_frame_must_show_what_was_streamed",
             "unit/llm/test_responses_assembly.py::test_S09_what_only_the_final_frame_shows_is_taken_from_it",
             "unit/llm/test_responses_assembly.py::test_S09_whatever_cuts_an_answer_off_it_is_truncated",

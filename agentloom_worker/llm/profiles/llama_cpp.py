@@ -32,6 +32,7 @@ LLAMA_CPP = Profile(
         }
     ),
     responses_parameters=frozenset({"temperature", "top_p"}),
+    silent_limit=True,
     codes={"exceed_context_size_error": ErrorClass.CONTEXT_LENGTH},
     props_path="/props",
     facts=(
@@ -47,6 +48,12 @@ LLAMA_CPP = Profile(
             "user and assistant must alternate, the user first, where the template says so",
             "https://github.com/ggml-org/llama.cpp/blob/master/models/templates/"
             "mistralai-Mistral-Small-3.1-24B-Instruct-2503.jinja",
+        ),
+        Fact(
+            "a Responses answer ends as completed, its items too, whatever ended it; that the output limit did shows in"
+            " usage.output_tokens alone, a window that ran full in nothing",
+            "https://github.com/ggml-org/llama.cpp/blob/master/tools/server/server-task.cpp,"
+            " to_json_oaicompat_resp_stream",
         ),
         Fact("/props tells the window that is served: default_generation_settings.n_ctx", _README),
         Fact(

@@ -175,6 +175,36 @@ def test_S09_whatever_cuts_an_answer_off_it_is_truncated(details: object, reason
     assert (response.finish_reason, response.calls) == (reason, (ResponseCall(0, "a", "add", half),))
 
 
+@pytest.mark.parametrize("shown", ["item", "final", "both"])
+@pytest.mark.parametrize("status", ["incomplete", "in_progress"])
+def test_W06_a_call_that_was_not_completed_makes_its_message_a_cut_one(status: str, shown: str) -> None:
+    half = call("a", "add", "{}")
+    done = closed(0, **half, **({"status": status} if shown != "final" else {}))
+    final = {**half, "status": status} if shown != "item" else half
+    response = made((CALL, arguments("{}"), done, ended("completed", final)))
+    assert (response.finish_reason, response.calls) == ("length", (ResponseCall(0, "a", "add", "{}"),))
+
+
+@pytest.mark.parametrize("status", ["incomplete", "in_progress"])
+def test_W06_one_call_that_was_not_completed_is_enough(status: str) -> None:
+    events = closed(0, **call("a", "add", "{}"), status="completed"), closed(1, **call("b", "add", "{}"), status=status)
+    assert made((*events, ended("completed"))).finish_reason == "length"
+
+
+def test_S09_a_message_that_was_not_completed_is_truncated() -> None:
+    half = {**message("Half a"), "status": "incomplete"}
+    assert made((MESSAGE, text("Half a"), closed(0, **half), ended("completed"))).finish_reason == "length"
+    assert made((ended("completed", half),)).finish_reason == "length"
+    assert made((ended("completed", {**message("Whole"), "status": "completed"}),)).finish_reason == "stop"
+    assert made((ended("completed", {**message("Whole"), "status": None}),)).finish_reason == "stop"
+
+
+def test_S09_an_item_that_was_not_completed_changes_no_other_reason() -> None:
+    half = {**message("Half a"), "status": "incomplete"}
+    filtered = ended("incomplete", half, incomplete_details={"reason": "content_filter"})
+    assert made((MESSAGE, text("Half a"), closed(0, **half), filtered)).finish_reason == "content_filter"
+
+
 def test_S09_a_failed_response_and_an_error_event_are_reported_with_their_codes() -> None:
     for one, expected in (
         (ended("failed", error={"code": "server_error", "message": "m"}), {"code": "server_error", "message": "m"}),
