@@ -2,6 +2,7 @@
 
 from agentloom_worker.context.request import hash_request
 from agentloom_worker.context.view import View
+from agentloom_worker.domain.damage import DAMAGED
 from agentloom_worker.domain.model import RequestParameters
 from agentloom_worker.domain.operation import Operation, OperationKind
 from agentloom_worker.domain.recipe import Recipe, RequestBinding
@@ -75,8 +76,12 @@ def rebuild_request(ports: Ports, operation: Operation) -> bytes:
 def served_model(ports: Ports, run: Run, operation: Operation) -> str | None:
     """The model that the provider says it answered with, where that is not the name it was asked for; else None.
 
-    None also while there is no answer.
+    None also while there is no answer, and for one that cannot be read: what was asked can be shown all the same, and
+    the audit names the damage.
     """
     if operation.kind is not OperationKind.MODEL or (operation.effective or operation.raw) is None:
         return None
-    return load_response(ports, run, operation).served_model
+    try:
+        return load_response(ports, run, operation).served_model
+    except DAMAGED:
+        return None

@@ -313,6 +313,16 @@ def test_a_request_is_shown_with_the_model_that_the_provider_says_it_served(cli:
     assert lines[0].endswith("hash ok; served by m-2026-01-01")
 
 
+def test_a_request_is_shown_though_its_answer_cannot_be_read(cli: Cli, store: Made) -> None:
+    operation = cli("steps", store.done, "--embedded", store.folder, "--json").json[-1]["operation_id"]
+    with closing(sqlite3.connect(store.folder / "agentloom.sqlite")) as connection:
+        query = "UPDATE operation SET raw = x'ff' WHERE replace(operation_id, '-', '') = ?"
+        assert connection.execute(query, (operation.replace("-", ""),)).rowcount == 1
+        connection.commit()
+    shown = cli("request", operation, "--embedded", store.folder, "--json").json
+    assert (shown["hash_ok"], shown["served_model"]) == (True, None)
+
+
 def test_a_request_is_printed_byte_for_byte_and_its_hash_proven(cli: Cli, made: Made) -> None:
     operation = cli("steps", made.done, "--embedded", made.folder, "--json").json[0]["operation_id"]
     result = cli("request", operation, "--embedded", made.folder)
