@@ -24,6 +24,7 @@ from agentloom_worker import limits, telemetry
 from agentloom_worker.bootstrap import make_fleet_ports, make_ports, migrate_database
 from agentloom_worker.domain.authority import ReadAuthority
 from agentloom_worker.domain.dispatch import DispatchRow
+from agentloom_worker.domain.operation import Operation
 from agentloom_worker.domain.process import WorkerProcess
 from agentloom_worker.domain.run import RunEvent, RunStatus
 from agentloom_worker.domain.session import InputKind, OnBusy, Session
@@ -66,7 +67,7 @@ from agentloom_worker.runtime.ports import Ports, Settings
 from agentloom_worker.runtime.publish import ReleaseRef, publish_release
 from agentloom_worker.runtime.queues import QueueState, list_queues
 from agentloom_worker.runtime.reading import Materialized, SessionRound
-from agentloom_worker.runtime.request import rebuild_request
+from agentloom_worker.runtime.request import rebuild_request, served_model
 from agentloom_worker.runtime.transport import read_transport
 from agentloom_worker.settings import FleetSettings, load_settings
 
@@ -467,12 +468,16 @@ class Agentloom:
         run has ended. What serves users calls `context`. Raises RequestError(OPERATION_NOT_FOUND),
         InvariantError(REQUEST_HASH_MISMATCH).
         """
-        self._require_open()
-        operation_id = to_uuid(operation, "operation")
-        found = self.ports.store.load_operation(operation_id)
-        if found is None:
-            raise RequestError(Code.OPERATION_NOT_FOUND, f"there is no operation {operation_id}")
-        return rebuild_request(self.ports, found)
+        return rebuild_request(self.ports, self._operation(operation))
+
+    def served_model(self, operation: UUID | str) -> str | None:
+        """The model that the provider says answered a model operation, where the request names another one.
+
+        A dated snapshot of an alias, mostly. None where it said the same name or none, and while there is no answer.
+        Raises RequestError(OPERATION_NOT_FOUND).
+        """
+        found = self._operation(operation)
+        return served_model(self.ports, require_run(self.ports, found.run_id), found)
 
     def received(self, operation: UUID | str, attempt: int | None = None) -> tuple[int, Transport]:
         """What an attempt of a model operation received, byte for byte and without its credential, and its number.
@@ -512,6 +517,14 @@ class Agentloom:
         """End the run of a parked step as failed, code STEP_FAILED_BY_OPERATOR. Raises RequestError."""
         self._require_open()
         return fail_parked(self.ports, DispatchId(to_uuid(dispatch, "dispatch")))
+
+    def _operation(self, operation: UUID | str) -> Operation:
+        self._require_open()
+        operation_id = to_uuid(operation, "operation")
+        found = self.ports.store.load_operation(operation_id)
+        if found is None:
+            raise RequestError(Code.OPERATION_NOT_FOUND, f"there is no operation {operation_id}")
+        return found
 
     def _session(self, session: SessionLike) -> Session:
         session_id = session_id_of(session)

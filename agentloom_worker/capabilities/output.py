@@ -80,6 +80,8 @@ def _read(response: ModelResponse) -> object:
         raise _RejectedError("refusal", "is a refusal, not a JSON text")
     if response.finish_reason == "length":
         raise _RejectedError("truncated", "was cut at the output limit; a shorter answer is needed")
+    if response.finish_reason == "content_filter":
+        raise _RejectedError("filtered", "was cut by the provider's content filter")
     text = effective_text(response.text)[0]
     if not text.strip():
         raise _RejectedError("empty", "is empty")

@@ -61,6 +61,7 @@ def _headline(found: Materialized) -> str:
     return (
         f"operation {found.operation_id} of run {found.run_id}: {found.tokens} tokens of {found.budget_tokens} by"
         f" estimate, {shares} of {len(found.items)} items, {found.tokens - shares} of tools and envelope; hash ok"
+        + (f"; served by {found.served_model}" if found.served_model else "")
     )
 
 
@@ -102,6 +103,7 @@ def _document(found: Materialized, items: list[ShownItem]) -> dict[str, object]:
         "hash_ok": True,
         "tokens": found.tokens,
         "budget_tokens": found.budget_tokens,
+        "served_model": found.served_model,
         "items": [_item_document(one) for one in items],
     }
 

@@ -33,12 +33,14 @@ def request(
         if raw:
             _print_received(*loom.received(operation, attempt))
             return
-        body = loom.request(operation).decode()
+        body, served = loom.request(operation).decode(), loom.served_model(operation)
     if as_json:
-        print_json({"operation_id": operation, "hash_ok": True, "request": json.loads(body)})
+        print_json({"operation_id": operation, "hash_ok": True, "served_model": served, "request": json.loads(body)})
         return
     print_text(json.dumps(json.loads(body), ensure_ascii=False, indent=2) if pretty else body)
     note("hash ok")
+    if served is not None:
+        note(f"the provider says that it served {served}")
 
 
 def _print_received(attempt_no: int, found: Transport) -> None:

@@ -103,6 +103,7 @@ def tell(result: RunResult, *, quiet: bool, option: str) -> bool:
         print_text(result.answer)
     for holds, words in (
         (result.truncated, "the answer was cut at the model's output limit"),
+        (result.filtered, "the provider's content filter cut the answer"),
         (result.refused, "the model refused"),
         (result.empty, "the model answered without a word"),
     ):

@@ -93,7 +93,11 @@ class ResponseCall:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens as the provider reports them; stored beside the estimate, never a correction of it."""
+    """Tokens as the provider reports them; stored beside the estimate, never a correction of it.
+
+    There is none where it does not tell both counts. `cached_tokens` are some of the input's, `reasoning_tokens` some
+    of the output's, as far as it tells.
+    """
 
     input_tokens: int
     output_tokens: int
@@ -106,7 +110,8 @@ class Usage:
 class ModelResponse:
     """A complete response; only a legal final frame makes one (seed 004, 6.2).
 
-    `reasoning_items` is empty unless the profile sends them back.
+    `reasoning_items` is empty unless the profile sends them back. `served_model` is the name of the model that the
+    provider says it served, if it is another than the one it was asked for: often a dated snapshot of an alias.
     """
 
     text: str
@@ -119,6 +124,7 @@ class ModelResponse:
     transport_sha256: str = ""
     transport_bytes: int = 0
     reasoning_items: tuple[ReasoningItem, ...] = ()
+    served_model: str | None = None
 
 
 class FirstOutputKind(StrEnum):

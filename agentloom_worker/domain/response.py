@@ -58,6 +58,7 @@ def encode_response(response: ModelResponse) -> bytes:
         "request_id": response.provider_request_id,
         "sha256": response.transport_sha256,
         "bytes": response.transport_bytes,
+        "model": response.served_model,
     }
     document.update({name: value for name, value in optional.items() if value})
     return canonical_bytes(document)
@@ -80,6 +81,7 @@ def decode_response(body: bytes) -> ModelResponse:
         transport_sha256=document.get("sha256", ""),
         transport_bytes=document.get("bytes", 0),
         reasoning_items=tuple(_decode_reasoning(item) for item in document.get("reasoning_items", [])),
+        served_model=document.get("model"),
     )
 
 

@@ -82,13 +82,15 @@ class ModelCall:
     """A frozen request on its way out: its body and where it goes.
 
     `message_count` and `last_message` (the last message's fragment) let the scripted adapter choose a turn
-    without parsing a large body; other adapters ignore them.
+    without parsing a large body; other adapters ignore them. `asked` are the body's own parameters, by which an answer
+    is read: which model was asked for, and how much it may say.
     """
 
     body: RequestBody
     base_url: str
     message_count: int = 0
     last_message: bytes = field(default=b"", repr=False)
+    asked: RequestParameters | None = None
 
 
 class DeliveryStoppedError(Exception):

@@ -4,7 +4,7 @@ import json
 from typing import Any, Protocol
 
 from agentloom_worker.canonical import canonical_bytes
-from agentloom_worker.domain.model import FirstOutputKind, ModelResponse, Partial
+from agentloom_worker.domain.model import FirstOutputKind, ModelResponse, Partial, RequestParameters, Usage
 from agentloom_worker.llm.profiles import ErrorClass, Profile
 
 _COUNT_MAX = 2**53 - 1  # what any reader of JSON takes without loss
@@ -130,6 +130,22 @@ def join_deltas(parts: list[str]) -> str:
     return text
 
 
-def token_count(value: object) -> int:
-    """A count of tokens as a provider reports it; what is no count is 0."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _COUNT_MAX else 0
+def usage_of(inputs: object, outputs: object, cached: object, reasoning: object) -> Usage | None:
+    """What a provider counted. None unless it tells both of input and output: what it does not tell is not zero.
+
+    The two details are zero where they are not told, since they only say of which kind some of these tokens were.
+    """
+    input_tokens, output_tokens = _count(inputs), _count(outputs)
+    if input_tokens is None or output_tokens is None:
+        return None
+    return Usage(input_tokens, output_tokens, _count(cached) or 0, _count(reasoning) or 0)
+
+
+def _count(value: object) -> int | None:
+    """A count of tokens as a provider reports it; None for what is no count."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _COUNT_MAX else None
+
+
+def other_model(said: str, asked: RequestParameters | None) -> str | None:
+    """The model that a provider says it served, where that is another name than the one it was asked for."""
+    return said if said and (asked is None or said != asked.model) else None

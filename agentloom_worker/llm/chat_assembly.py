@@ -1,25 +1,35 @@
 """Assemble the deltas of one chat-completions stream into one response. Knows no transport."""
 
+import json
 import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from agentloom_worker import limits
-from agentloom_worker.domain.model import FirstOutputKind, ModelResponse, Partial, ResponseCall, Usage
+from agentloom_worker.domain.model import (
+    FirstOutputKind,
+    ModelResponse,
+    Partial,
+    RequestParameters,
+    ResponseCall,
+    Usage,
+)
 from agentloom_worker.llm.assembly import (
     IncompleteAnswerError,
     ModelProtocolError,
     ProviderReportedError,
     arguments_text,
     join_deltas,
+    other_model,
     parse_payload,
     refuse_error,
     text_of,
-    token_count,
+    usage_of,
 )
 from agentloom_worker.llm.profiles import Ending, ErrorClass, Profile
 
 _DONE = "[DONE]"
+_DECODER = json.JSONDecoder()
 # How a message ends that the model ended, or that was cut where the runtime knows it. A provider's other words mean
 # what its profile says; the rest are no proof of an answer, and no call of such a message may be executed.
 _ENDS = frozenset(ending.value for ending in Ending)
@@ -27,16 +37,38 @@ _ENDS = frozenset(ending.value for ending in Ending)
 
 @dataclass(slots=True)
 class _OpenCall:
+    """A call as far as it has come.
+
+    `named_again`: how many pieces of arguments stood before the fragment that last told its name once more.
+    """
+
     provider_call_id: str | None = None
     name: str = ""
     arguments: list[str] = field(default_factory=list)
+    named_again: int | None = None
+
+    @property
+    def joined(self) -> bool:
+        """Whether these may be two calls of one name in one place (CASES S04).
+
+        Some servers tell the name with each fragment; but behind arguments that are whole it is another call's.
+        """
+        if self.named_again is None:
+            return False
+        text = "".join(self.arguments)
+        try:
+            _, end = _DECODER.raw_decode(text, len(text) - len(text.lstrip()))
+        except (ValueError, RecursionError):
+            return not text.strip()
+        return end <= len("".join(self.arguments[: self.named_again]))
 
 
 class ChatAssembly:
     """The state of one attempt. For one thread."""
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: Profile, asked: RequestParameters | None = None) -> None:
         self._profile = profile
+        self._asked = asked
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._refusal: list[str] = []
@@ -45,6 +77,7 @@ class ChatAssembly:
         self._finish_reason: str | None = None
         self._usage: Usage | None = None
         self._completion_id: str | None = None
+        self._model = ""
         self._done = False
 
     @property
@@ -132,6 +165,8 @@ class ChatAssembly:
         for ordinal, call in enumerate(self._calls):
             if not call.name:
                 raise ModelProtocolError(f"tool call {ordinal} has no name")
+            if call.joined:
+                raise ModelProtocolError(f"tool call {ordinal} is named again behind its whole arguments")
         return ModelResponse(
             text=join_deltas(self._text),
             calls=self._response_calls(),
@@ -142,6 +177,7 @@ class ChatAssembly:
             provider_request_id=request_id or self._completion_id,
             transport_sha256=transport_sha256,
             transport_bytes=transport_bytes,
+            served_model=other_model(self._model, self._asked),
         )
 
     def partial(self) -> Partial:
@@ -156,6 +192,8 @@ class ChatAssembly:
             self._usage = usage
         if self._completion_id is None and isinstance(frame.get("id"), str):
             self._completion_id = frame["id"] or None
+        if isinstance(frame.get("model"), str):
+            self._model = frame["model"] or self._model
 
     def _take_choice(self, choice: dict[str, Any], delta: object) -> FirstOutputKind | None:
         kind = None
@@ -218,15 +256,17 @@ class ChatAssembly:
         name = text_of(function, "name")
         call = self._call_of(fragment.get("index"), text_of(fragment, "id"), named=bool(name))
         kind = None
-        if name:
-            if call.name not in ("", name):
-                raise ModelProtocolError("a tool call has two names")
-            call.name = name
-            kind = FirstOutputKind.TOOL_NAME
         arguments = function.get("arguments")
         if isinstance(arguments, dict):
             # Some local servers send the parsed object in place of its text.
             arguments = arguments_text(arguments)
+        if name:
+            if call.name not in ("", name):
+                raise ModelProtocolError("a tool call has two names")
+            if call.name and (arguments or not fragment.get("id")):
+                call.named_again = len(call.arguments)
+            call.name = name
+            kind = FirstOutputKind.TOOL_NAME
         if arguments:
             if not isinstance(arguments, str):
                 raise ModelProtocolError("a tool call's arguments are not a text")
@@ -275,9 +315,4 @@ def _usage(value: object) -> Usage | None:
     cached = details.get("cached_tokens") if isinstance(details, dict) else None
     details = value.get("completion_tokens_details")
     reasoning = details.get("reasoning_tokens") if isinstance(details, dict) else None
-    return Usage(
-        token_count(value.get("prompt_tokens")),
-        token_count(value.get("completion_tokens")),
-        token_count(cached),
-        token_count(reasoning),
-    )
+    return usage_of(value.get("prompt_tokens"), value.get("completion_tokens"), cached, reasoning)

@@ -24,6 +24,7 @@ from agentloom_worker.domain.model import (
     FirstOutputKind,
     ModelOutcome,
     ModelResponse,
+    RequestParameters,
 )
 from agentloom_worker.domain.policy import RetryClass
 from agentloom_worker.errors import Code
@@ -86,15 +87,15 @@ class _Exchange:
 class ModelHttp:
     """Makes attempts at `{base_url}/{path}`. Shared by all threads of a process, with its connections.
 
-    `new_assembly` makes what reads one answer; `profile` says where the key goes and what errors mean.
-    `ssl_context` None is httpx's default.
+    `new_assembly` makes what reads one answer to what was asked; `profile` says where the key goes and what errors
+    mean. `ssl_context` None is httpx's default.
     """
 
     def __init__(
         self,
         clock: Clock,
         path: str,
-        new_assembly: Callable[[], Assembly],
+        new_assembly: Callable[[RequestParameters | None], Assembly],
         profile: Profile,
         *,
         ssl_context: ssl.SSLContext | None = None,
@@ -111,7 +112,8 @@ class ModelHttp:
         deadline_s = limits.RUN_DEADLINE_S if attempt.deadline_s is None else attempt.deadline_s
         watch.limit(Limit.DEADLINE, deadline_s)
         watch.limit(Limit.FIRST_OUTPUT, attempt.first_output_timeout_s)
-        exchange = _Exchange(request, attempt, watch, self._new_assembly(), self._path, self._profile)
+        assembly = self._new_assembly(request.asked)
+        exchange = _Exchange(request, attempt, watch, assembly, self._path, self._profile)
         forget = attempt.cancellation.on_cancel(watch.interrupt)
         try:
             return self._exchange(exchange)

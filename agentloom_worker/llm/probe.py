@@ -224,7 +224,7 @@ def _attempt(
         api_key=endpoint.api_key,
         recording=recording,
     )
-    return adapter.stream_once(ModelCall(body, endpoint.base_url), attempt)
+    return adapter.stream_once(ModelCall(body, endpoint.base_url, asked=parameters), attempt)
 
 
 def _was_answered(failure: Failure, sights: Sights) -> bool:

@@ -5,6 +5,10 @@ has no `[DONE]`; it is complete by `response.completed` or `response.incomplete`
 and only if that frame shows the same text and calls as the stream did. Items are told apart by `output_index`, since
 some servers give one item several ids, and by their ids where a server sends no index: llama.cpp does not
 (https://github.com/ggml-org/llama.cpp/blob/master/tools/server/server-task.cpp, to_json_oaicompat_resp).
+
+An item that ends with another status than `completed` was cut, and so was the message: nobody knows what the model was
+going to say (CASES W06). vLLM ends so what its generator was cut in, whatever the response says
+(https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/openai/responses/harmony.py).
 """
 
 from dataclasses import dataclass, field
@@ -16,19 +20,22 @@ from agentloom_worker.domain.model import (
     ModelResponse,
     Partial,
     ReasoningItem,
+    RequestParameters,
     ResponseCall,
     Usage,
 )
+from agentloom_worker.frozen import replace
 from agentloom_worker.llm.assembly import (
     IncompleteAnswerError,
     ModelProtocolError,
     ProviderReportedError,
     arguments_text,
     join_deltas,
+    other_model,
     parse_payload,
     refuse_error,
     text_of,
-    token_count,
+    usage_of,
 )
 from agentloom_worker.llm.profiles import Profile, ReasoningReplay
 
@@ -83,6 +90,7 @@ class _Item:
     arguments_done: bool = False
     encrypted: str = ""
     closed: bool = False
+    unfinished: bool = False  # it was closed with another status than `completed`
 
     def texts(self, kind: str) -> tuple[str, ...]:
         """The texts of the parts of a kind, in order."""
@@ -113,12 +121,14 @@ class _Item:
 class ResponsesAssembly:
     """The state of one attempt. For one thread."""
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: Profile, asked: RequestParameters | None = None) -> None:
         self._profile = profile
+        self._asked = asked
         self._items: dict[int, _Item] = {}
         self._finish_reason: str | None = None
         self._usage: Usage | None = None
         self._response_id: str | None = None
+        self._model = ""
 
     @property
     def complete(self) -> bool:
@@ -180,6 +190,7 @@ class ResponsesAssembly:
             transport_sha256=transport_sha256,
             transport_bytes=transport_bytes,
             reasoning_items=self._reasoning_items(),
+            served_model=other_model(self._model, self._asked),
         )
 
     def partial(self) -> Partial:
@@ -214,6 +225,8 @@ class ResponsesAssembly:
             self._usage = usage
         if self._response_id is None and isinstance(response.get("id"), str):
             self._response_id = response["id"] or None
+        if isinstance(response.get("model"), str):
+            self._model = response["model"] or self._model
 
     def _take_part_delta(self, frame: dict[str, Any], part: str, kind: str, numbered: str) -> FirstOutputKind | None:
         item = self._open_item(frame, kind)
@@ -299,6 +312,8 @@ class ResponsesAssembly:
             raise ModelProtocolError(f"output item {number} is closed twice")
         if item.kind != text_of(document, "type"):
             raise ModelProtocolError(f"output item {number} ends as another kind of item")
+        if item.kind in (_MESSAGE, _CALL):
+            item.unfinished = text_of(document, "status") not in ("", "completed")
         match item.kind:
             case "function_call":
                 _end_call(item, document)
@@ -317,21 +332,35 @@ class ResponsesAssembly:
         if status == "failed" or error:
             raise ProviderReportedError(error or {})
         self._take_envelope(response)
-        output = response.get("output")
+        output, cut = response.get("output"), self._unfinished
         if output:
-            self._compare(_closed_items(output))
+            final = _closed_items(output)
+            cut = cut or final._unfinished
+            self._compare(final)
         elif status == "completed" and any(not item.closed for item in self._items.values()):
             raise ModelProtocolError("the final frame came before the end of an output item")
-        self._finish_reason = self._reason_of(response, status)
+        self._finish_reason = self._reason_of(response, status, cut=cut)
         return next((kind for item in self._ordered() if (kind := item.first_kind) is not None), None)
 
-    def _reason_of(self, response: dict[str, Any], status: str) -> str:
+    def _reason_of(self, response: dict[str, Any], status: str, *, cut: bool) -> str:
         if status == "completed":
+            if cut or self._at_limit:
+                return "length"
             return "tool_calls" if self._calls() else "stop"
         details = response.get("incomplete_details")
         reason = details.get("reason") if isinstance(details, dict) else None
         # `max_output_tokens` or `content_filter`; whatever else cuts an answer off, it is cut off.
         return "content_filter" if reason == "content_filter" else "length"
+
+    @property
+    def _unfinished(self) -> bool:
+        return any(item.unfinished for item in self._items.values())
+
+    @property
+    def _at_limit(self) -> bool:
+        """Whether the answer took all that it may, where a provider does not say that this cut it."""
+        limit = self._asked.max_output_tokens if self._asked is not None and self._profile.silent_limit else None
+        return limit is not None and self._usage is not None and self._usage.output_tokens >= limit
 
     def _compare(self, final: "ResponsesAssembly") -> None:
         """The final frame's own list of items against what was streamed; what was not, is taken from it."""
@@ -380,7 +409,7 @@ class ResponsesAssembly:
                 found += [self._reasoning_item(one, before_call) for one in waiting]
                 waiting = []
                 calls += item.kind == _CALL
-        return tuple(found)
+        return _as_one(found) if self._profile.strict_alternation else tuple(found)
 
     def _reasoning_item(self, item: _Item, before_call: int | None) -> ReasoningItem:
         encrypted = self._profile.encrypted_reasoning
@@ -391,6 +420,20 @@ class ResponsesAssembly:
             encrypted=item.encrypted if encrypted else "",
             before_call=before_call,
         )
+
+
+def _as_one(items: list[ReasoningItem]) -> tuple[ReasoningItem, ...]:
+    """All that was thought for one message as one text in front of it, for servers that want the roles in turns.
+
+    They make chat messages of items, each with one reasoning, of which vLLM reads the first text alone: a second item
+    would begin another message of the assistant, and what it led to would be in that one
+    (https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/openai/responses/utils.py). What is sealed cannot
+    be joined.
+    """
+    texts = [text for item in items for text in item.content or item.summary if text]
+    if max(len(items), len(texts)) < 2 or any(item.encrypted for item in items):
+        return tuple(items)
+    return (replace(items[0], summary=(), content=("\n\n".join(texts),)),) if texts else ()
 
 
 def _closed_items(output: object) -> ResponsesAssembly:
@@ -495,9 +538,9 @@ def _usage(value: object) -> Usage | None:
     if not isinstance(value, dict):
         return None
     inputs, outputs = value.get("input_tokens_details"), value.get("output_tokens_details")
-    return Usage(
-        token_count(value.get("input_tokens")),
-        token_count(value.get("output_tokens")),
-        token_count(inputs.get("cached_tokens") if isinstance(inputs, dict) else None),
-        token_count(outputs.get("reasoning_tokens") if isinstance(outputs, dict) else None),
+    return usage_of(
+        value.get("input_tokens"),
+        value.get("output_tokens"),
+        inputs.get("cached_tokens") if isinstance(inputs, dict) else None,
+        outputs.get("reasoning_tokens") if isinstance(outputs, dict) else None,
     )

@@ -68,11 +68,12 @@ class RunResult(RunSummary):
     """A run with its answer, which is None until the run has succeeded.
 
     `refused`: the model declined, the answer is its refusal. `truncated`: it was cut at the output limit.
-    `empty`: the model ended without a word.
+    `filtered`: the provider's content filter cut it. `empty`: the model ended without a word.
     """
 
     answer: str | None
     truncated: bool
+    filtered: bool
     refused: bool
     empty: bool
 
@@ -177,6 +178,7 @@ def read_result(ports: Ports, run_id: UUID) -> RunResult:
         **values,
         answer=answer,
         truncated="truncated" in marks,
+        filtered="filtered" in marks,
         refused="refused" in marks,
         empty="empty" in marks,
     )

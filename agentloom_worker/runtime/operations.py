@@ -137,7 +137,8 @@ def _stream(ports: Ports, slice_: Slice, live: Live, body: RequestBody, secret: 
         recording=recording,
     )
     fragments = slice_.view.length
-    call = ModelCall(body, binding.base_url, fragments, slice_.view.last())
+    asked = head_of(ports, slice_.run, slice_.release).parameters
+    call = ModelCall(body, binding.base_url, fragments, slice_.view.last(), asked)
     outcome: ModelOutcome = adapter_of(ports, slice_.release).stream_once(call, context)
     if isinstance(receiver.unsaved, SupersededError):
         # The claim is void: what came is a late fact (RULINGS R3).

@@ -27,7 +27,7 @@ from agentloom_worker.runtime.history import read_runs
 from agentloom_worker.runtime.inputs import InputView, list_inputs, list_waiting_inputs
 from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.runtime.release import adapter_of, load_owned_release
-from agentloom_worker.runtime.request import head_of
+from agentloom_worker.runtime.request import head_of, served_model
 from agentloom_worker.runtime.view import read_items
 
 
@@ -53,7 +53,11 @@ class ShownItem:
 
 @dataclass(frozen=True, slots=True)
 class Materialized:
-    """A frozen request with its items; it was proved to hash to what was frozen."""
+    """A frozen request with its items; it was proved to hash to what was frozen.
+
+    `served_model` is the model that the provider says it answered with, where that is another name than it was asked
+    for.
+    """
 
     operation_id: OperationId
     run_id: RunId
@@ -61,6 +65,7 @@ class Materialized:
     tokens: int
     budget_tokens: int
     items: tuple[ShownItem, ...]
+    served_model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +184,8 @@ def materialize(ports: Ports, authority: ReadAuthority, operation_id: OperationI
         for number, (item, fragment, raw) in enumerate(zip(items, fragments, raws, strict=True), 1)
     )
     budget = release.budget.input_budget_tokens
-    return Materialized(operation_id, rows.run.run_id, operation.request_hash, recipe.tokens, budget, shown)
+    served = served_model(ports, rows.run, operation)
+    return Materialized(operation_id, rows.run.run_id, operation.request_hash, recipe.tokens, budget, shown, served)
 
 
 def require_session(ports: Ports, authority: ReadAuthority) -> Session:

@@ -2,8 +2,9 @@
 
 from agentloom_worker.context.request import hash_request
 from agentloom_worker.context.view import View
+from agentloom_worker.domain.damage import DAMAGED
 from agentloom_worker.domain.model import RequestParameters
-from agentloom_worker.domain.operation import Operation
+from agentloom_worker.domain.operation import Operation, OperationKind
 from agentloom_worker.domain.recipe import Recipe, RequestBinding
 from agentloom_worker.domain.release import FrozenRelease
 from agentloom_worker.domain.run import Run
@@ -11,6 +12,7 @@ from agentloom_worker.errors import Code, InvariantError, RequestError
 from agentloom_worker.frozen import replace
 from agentloom_worker.runtime.ports import CachedView, Ports, RequestHead
 from agentloom_worker.runtime.release import adapter_of, load_owned_release
+from agentloom_worker.runtime.slice import load_response
 from agentloom_worker.runtime.view import build_view
 
 
@@ -69,3 +71,17 @@ def rebuild_request(ports: Ports, operation: Operation) -> bytes:
             Code.REQUEST_HASH_MISMATCH,
         )
     return adapter.frame_body(head.parameters, view, head.tools).join()
+
+
+def served_model(ports: Ports, run: Run, operation: Operation) -> str | None:
+    """The model that the provider says it answered with, where that is not the name it was asked for; else None.
+
+    None also while there is no answer, and for one that cannot be read: what was asked can be shown all the same, and
+    the audit names the damage.
+    """
+    if operation.kind is not OperationKind.MODEL or (operation.effective or operation.raw) is None:
+        return None
+    try:
+        return load_response(ports, run, operation).served_model
+    except DAMAGED:
+        return None

@@ -175,6 +175,9 @@ class DialectDocument(_Document):
         default=False, description="What goes back of a Responses model's reasoning is its `encrypted_content`."
     )
     output_limit_field: OutputLimitField = Field(default="max_tokens", description="What bounds the output.")
+    silent_limit: bool = Field(
+        default=False, description="A Responses answer that took all of its output limit was cut, whatever it says."
+    )
     auth_header: HeaderName = Field(default="Authorization", description="The header that carries the key.")
     auth_prefix: HeaderText = Field(default="Bearer ", description="What stands before the key. Never a secret.")
     parameters: list[Key] | None = Field(
@@ -191,19 +194,21 @@ class DialectDocument(_Document):
         " class of the error that ended the message.",
     )
 
-    @model_serializer(mode="wrap")
-    def written(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
-        """Leave `finish_reasons` out where it is None: the flags of older releases keep their bytes and digests."""
-        flags: dict[str, object] = handler(self)
-        if self.finish_reasons is None:
-            del flags["finish_reasons"]
-        return flags
-
     @model_validator(mode="after")
     def _agrees(self) -> Self:
         if (self.strict_alternation or self.first_must_be_user) and self.mid_system:
             raise PydanticCustomError("dialect", "has a strict order of roles, so it must say `mid_system: false`")
         return self
+
+    @model_serializer(mode="wrap")
+    def written(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
+        """Leave out what is absent and younger than dialects that are frozen: their digest is in every request."""
+        flags: dict[str, object] = handler(self)
+        if not self.silent_limit:
+            del flags["silent_limit"]
+        if self.finish_reasons is None:
+            del flags["finish_reasons"]
+        return flags
 
 
 class ModelDocument(_Document):

@@ -167,13 +167,14 @@ def test_C18_tool_loops_and_corrections_share_the_quota(database_url: str) -> No
         (TextTurn("", refusal="I will not."), "refusal"),
         (TextTurn('{"answer": "half', finish_reason="length"), "truncated"),
         (TextTurn(VALID, finish_reason="length"), "truncated"),
+        (TextTurn(VALID, finish_reason="content_filter"), "filtered"),
         (TextTurn(" \n"), "empty"),
         (TextTurn("```json\n" + VALID + "\n```"), "json"),
         (TextTurn('{"answer": 42}'), "type"),
         (TextTurn("[" * 5000 + "]" * 5000), "depth"),
         (TextTurn('{"answer": "\ud800"}', finish_reason="length"), "truncated"),
     ],
-    ids=["refused", "cut", "cut but valid", "blank", "fenced", "wrong type", "deep", "surrogate"],
+    ids=["refused", "cut", "cut but valid", "filtered but valid", "blank", "fenced", "wrong type", "deep", "surrogate"],
 )
 def test_every_kind_of_candidate_that_is_no_answer_is_corrected(
     clean_sqlite: str, candidate: TextTurn, keyword: str

@@ -12,10 +12,11 @@ import pytest
 
 from agentloom_worker.devmodel import DevModel
 from agentloom_worker.domain.model import Executed
-from agentloom_worker.domain.operation import AttemptState, OperationStatus
+from agentloom_worker.domain.operation import AttemptState, OperationKind, OperationStatus
 from agentloom_worker.domain.run import RunStatus
 from agentloom_worker.errors import Code
 from agentloom_worker.ids import RunId
+from agentloom_worker.runtime.inspect import read_result
 from agentloom_worker.runtime.ports import Ports
 from tests.acceptance.harness import (
     answer,
@@ -28,6 +29,7 @@ from tests.acceptance.harness import (
     http_release,
     kinds,
     model_operations,
+    operations,
     over,
     query,
     run_of,
@@ -279,9 +281,10 @@ def test_S10_a_stream_that_stalls_ends_by_the_idle_limit_and_is_sent_again(datab
         assert model.wait_until(lambda requests: requests[0].client_gone)
 
 
-def _responses(model: DevModel, tools: dict[str, Any] | None = None) -> dict[str, Any]:
+def _responses(model: DevModel, tools: dict[str, Any] | None = None, profile: str = "generic") -> dict[str, Any]:
     """A release whose model speaks the Responses protocol."""
-    return http_release(model, tools, models={"main": {"protocol": "openai-responses", "retry": SOON}})
+    binding = {"protocol": "openai-responses", "retry": SOON, "profile": profile}
+    return http_release(model, tools, models={"main": binding})
 
 
 def _failing(code: str, kind: str = "response.failed") -> dict[str, Any]:
@@ -328,6 +331,65 @@ def test_S09_an_incomplete_response_is_a_truncated_answer_and_is_not_sent_again(
         run = run_of(worker.ports, run_id)
         assert (run.status, run.end_detail) == (RunStatus.SUCCEEDED, "truncated")
         assert (answer(worker.ports, run_id), len(model.requests)) == ("Half a", 1)
+
+
+def _completed(*items: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """The answer of a server that ends with `response.completed`, whatever its items say."""
+    response = {"id": "resp_1", "status": "completed", "output": items, **fields}
+    events = [{"type": "response.output_item.done", "output_index": n, "item": item} for n, item in enumerate(items)]
+    return {"raw": {"text": _stream(*events, {"type": "response.completed", "response": response}, done=False)}}
+
+
+ALL_THAT_IT_MAY = {"input_tokens": 9, "output_tokens": 1_000_000}
+
+
+@pytest.mark.parametrize(
+    ("status", "profile"), [("incomplete", "generic"), ("in_progress", "generic"), ("completed", "llama-cpp")]
+)
+def test_W06_calls_of_a_completed_response_that_was_cut_are_not_executed(
+    clean_sqlite: str, status: str, profile: str, tool_calls: list[tuple[str, object]]
+) -> None:
+    whole, half = (
+        {"type": "function_call", "call_id": name, "name": "echo", "arguments": '{"text": "a"}', "status": said}
+        for name, said in (("c1", "completed"), ("c2", status))
+    )
+    cut = {"when": {"assistant_turns": 0}, "answer": _completed(whole, half, usage=ALL_THAT_IT_MAY)}
+    with dev_model(cut, {"answer": {"text": "done"}}) as model, simulated(clean_sqlite) as worker:
+        run_id = ask(worker.ports, _responses(model, {"echo": python_tool()}, profile))
+        worker.drive()
+        assert (run_of(worker.ports, run_id).status, answer(worker.ports, run_id)) == (RunStatus.SUCCEEDED, "done")
+        assert tool_calls == []
+        made = operations(worker.ports, run_id, OperationKind.TOOL)
+        assert [one.code for one in made] == [Code.TOOL_CALL_TRUNCATED] * 2
+        assert attempts(worker.ports, run_id, OperationKind.TOOL) == []
+
+
+@pytest.mark.parametrize(("status", "profile"), [("incomplete", "generic"), ("completed", "llama-cpp")])
+def test_S09_a_message_of_a_completed_response_that_was_cut_is_a_truncated_answer(
+    clean_sqlite: str, status: str, profile: str
+) -> None:
+    half = {"type": "message", "status": status, "content": [{"type": "output_text", "text": "Half a"}]}
+    with (
+        dev_model({"answer": _completed(half, usage=ALL_THAT_IT_MAY)}) as model,
+        simulated(clean_sqlite) as worker,
+    ):
+        run_id = ask(worker.ports, _responses(model, profile=profile))
+        worker.drive()
+        run = run_of(worker.ports, run_id)
+        assert (run.status, run.end_detail) == (RunStatus.SUCCEEDED, "truncated")
+        assert answer(worker.ports, run_id) == "Half a"
+
+
+@pytest.mark.parametrize("protocol", ["openai-chat", "openai-responses"])
+def test_S06_a_text_that_the_content_filter_cut_is_an_answer_that_says_so(clean_sqlite: str, protocol: str) -> None:
+    filtered = {"answer": {"text": "Half a", "finish_reason": "content_filter"}}
+    with dev_model(filtered) as model, simulated(clean_sqlite) as worker:
+        run_id = ask(worker.ports, http_release(model, models={"main": {"protocol": protocol}}))
+        worker.drive()
+        run = run_of(worker.ports, run_id)
+        assert (run.status, run.end_detail) == (RunStatus.SUCCEEDED, "filtered")
+        result = read_result(worker.ports, run_id)
+        assert (result.answer, result.filtered, result.truncated, result.empty) == ("Half a", True, False, False)
 
 
 @pytest.mark.parametrize("kind", ["response.failed", "error"])

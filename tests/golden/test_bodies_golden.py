@@ -54,6 +54,7 @@ THOUGHT = ModelResponse(
         ReasoningItem("", (), ("a thought",), "", None),
     ),
 )
+SERVED = ModelResponse("Hi", (), "stop", served_model="m-2026-01-01")
 FAILURE = Failure(
     "TOOL_TIMEOUT",
     Category.TIMEOUT,
@@ -89,6 +90,7 @@ BODIES: dict[str, tuple[Any, Any, Any]] = {
     ),
     "response": (RESPONSE, encode_response, decode_response),
     "response_reasoning": (THOUGHT, encode_response, decode_response),
+    "response_served": (SERVED, encode_response, decode_response),
     "response_smallest": (ModelResponse("", (), None), encode_response, decode_response),
     "result_text": (ToolResult(ResultStatus.SUCCEEDED, ODD), encode_result, decode_result),
     "result_structured": (

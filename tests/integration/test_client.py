@@ -1,5 +1,6 @@
 """The client on both databases: one promise a test."""
 
+import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -95,7 +96,7 @@ def test_a_question_is_answered_by_tools_and_model(loom: Agentloom) -> None:
     result = loom.wait(receipt, WAIT_S)
     assert (result.status, result.answer, result.code) == (RunStatus.SUCCEEDED, "three", None)
     assert (result.release_id, result.agent_id, result.loops) == (release.release_id, "assistant", 2)
-    assert not (result.truncated or result.refused or result.empty or result.blocked)
+    assert not (result.truncated or result.filtered or result.refused or result.empty or result.blocked)
 
 
 def test_ids_are_taken_as_uuid_as_text_and_as_what_holds_them(idle: Agentloom) -> None:
@@ -266,12 +267,44 @@ def test_a_frozen_request_is_rebuilt_and_proven(loom: Agentloom) -> None:
     assert code_of(error) is Code.OPERATION_NOT_FOUND
 
 
+@pytest.mark.parametrize("protocol", ["openai-chat", "openai-responses"])
+@pytest.mark.parametrize(("said", "served"), [("m-2026-01-01", "m-2026-01-01"), ("dev", None)])
+def test_the_model_that_a_provider_says_it_served_is_shown_where_it_is_another(
+    url: str, protocol: str, said: str, served: str | None
+) -> None:
+    choice = {"index": 0, "delta": {"content": "Hi"}, "finish_reason": "stop"}
+    item = {"type": "message", "content": [{"type": "output_text", "text": "Hi"}]}
+    response = {"status": "completed", "output": [item], "model": said}
+    frames = {
+        "openai-chat": f"data: {json.dumps({'choices': [choice], 'model': said})}\n\ndata: [DONE]\n\n",
+        "openai-responses": f"data: {json.dumps({'type': 'response.completed', 'response': response})}\n\n",
+    }
+    script = parse_script({"schema_version": 1, "turns": [{"answer": {"raw": {"text": frames[protocol]}}}]})
+    with (
+        DevModel(script) as model,
+        Agentloom.connect(url, run_workers=True, threads=2, settings=QUICK) as loom,
+    ):
+        binding = {"protocol": protocol, "model": "dev"}
+        loom.publish(release_document(base_url=model.base_url, models={"main": binding}))
+        session = loom.open_session("assistant")
+        receipt = loom.ask(session, "hello")
+        assert loom.wait(receipt, WAIT_S).answer == "Hi"
+        (step,) = loom.steps(receipt)
+        assert loom.served_model(step.operation_id) == served
+        assert loom.context(session, step.operation_id).served_model == served
+        with pytest.raises(RequestError) as error:
+            loom.served_model(UUID(int=7))
+    assert code_of(error) is Code.OPERATION_NOT_FOUND
+
+
 @pytest.mark.parametrize(
     ("turn", "expected"),
     [
-        (TextTurn("half", finish_reason="length"), ("half", True, False, False)),
-        (TextTurn("", refusal="I will not"), ("I will not", False, True, False)),
-        (TextTurn(""), ("", False, False, True)),
+        (TextTurn("half", finish_reason="length"), ("half", True, False, False, False)),
+        (TextTurn("half", finish_reason="content_filter"), ("half", False, True, False, False)),
+        (TextTurn("", refusal="I will not"), ("I will not", False, False, True, False)),
+        (TextTurn("", refusal="I w", finish_reason="content_filter"), ("I w", False, True, True, False)),
+        (TextTurn(""), ("", False, False, False, True)),
     ],
 )
 def test_an_odd_answer_is_marked(url: str, turn: TextTurn, expected: tuple[object, ...]) -> None:
@@ -279,7 +312,7 @@ def test_an_odd_answer_is_marked(url: str, turn: TextTurn, expected: tuple[objec
         loom.publish(release_document())
         result = loom.wait(loom.ask(loom.open_session("assistant"), "hello"), WAIT_S)
     assert result.status is RunStatus.SUCCEEDED
-    assert (result.answer, result.truncated, result.refused, result.empty) == expected
+    assert (result.answer, result.truncated, result.filtered, result.refused, result.empty) == expected
     assert result.detail is None
 
 

@@ -17,7 +17,7 @@ class OpenAIChatAdapter(ChatEncoding):
     def __init__(self, clock: Clock, profile: Profile, *, ssl_context: ssl.SSLContext | None = None) -> None:
         super().__init__(profile)
         self._http = ModelHttp(
-            clock, "chat/completions", lambda: ChatAssembly(profile), profile, ssl_context=ssl_context
+            clock, "chat/completions", lambda asked: ChatAssembly(profile, asked), profile, ssl_context=ssl_context
         )
         self._version = f"openai-chat@{ENCODING_VERSION}/{profile.name}@{profile.version}"
 

@@ -16,7 +16,9 @@ class OpenAIResponsesAdapter(ResponsesEncoding):
 
     def __init__(self, clock: Clock, profile: Profile, *, ssl_context: ssl.SSLContext | None = None) -> None:
         super().__init__(profile)
-        self._http = ModelHttp(clock, "responses", lambda: ResponsesAssembly(profile), profile, ssl_context=ssl_context)
+        self._http = ModelHttp(
+            clock, "responses", lambda asked: ResponsesAssembly(profile, asked), profile, ssl_context=ssl_context
+        )
         self._version = f"openai-responses@{ENCODING_VERSION}/{profile.name}@{profile.version}"
 
     @property

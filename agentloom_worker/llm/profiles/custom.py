@@ -33,6 +33,7 @@ def custom_profile(dialect: str) -> Profile:
         reasoning_if_empty=flags["reasoning_if_empty"],
         encrypted_reasoning=flags["encrypted_reasoning"],
         output_limit_field=flags["output_limit_field"],
+        silent_limit=flags.get("silent_limit", False),
         auth_header=flags["auth_header"],
         auth_prefix=flags["auth_prefix"],
         parameters=None if allowed is None else frozenset(allowed),

@@ -33,6 +33,7 @@ LLAMA_CPP = Profile(
         }
     ),
     responses_parameters=frozenset({"temperature", "top_p"}),
+    silent_limit=True,
     codes={"exceed_context_size_error": ErrorClass.CONTEXT_LENGTH},
     props_path="/props",
     facts=(
@@ -51,6 +52,12 @@ LLAMA_CPP = Profile(
         ),
         Fact("a stream of chat completions ends with [DONE]", _READER),
         Fact("calls are numbered; the first fragment of an index has its id and name", _READER),
+        Fact(
+            "a Responses answer ends as completed, its items too, whatever ended it; that the output limit did shows in"
+            " usage.output_tokens alone, a window that ran full in nothing",
+            "https://github.com/ggml-org/llama.cpp/blob/master/tools/server/server-task.cpp,"
+            " to_json_oaicompat_resp_stream",
+        ),
         Fact("/props tells the window that is served: default_generation_settings.n_ctx", _README),
         Fact(
             "parameters; /v1/responses is turned into chat completions; the ports of its examples differ, so there is"

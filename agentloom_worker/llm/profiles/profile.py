@@ -84,7 +84,9 @@ class Profile:
     index is a new call instead of a protocol error (CASES S04). These are of chat completions only: Responses has one
     rule for all. `encrypted_reasoning`: what is replayed of a Responses model's reasoning is its `encrypted_content`.
     `encrypted_replay` is when that goes back to the model of a release that asks for it; None: the provider does not
-    document that it takes it. Not every model has any to give, so a profile alone never asks.
+    document that it takes it. Not every model has any to give, so a profile alone never asks. `silent_limit`: a
+    Responses answer ends as completed also where it was cut at its output limit, and nothing else tells: one that
+    took as many tokens as the limit counts as cut.
 
     Settings: `output_limit_field` names the parameter that bounds the output. `parameters` are those that
     exist in chat completions, `responses_parameters` those in responses; None: any, the endpoint itself refuses
@@ -110,6 +112,7 @@ class Profile:
     reasoning_if_empty: bool = False
     encrypted_reasoning: bool = False
     encrypted_replay: ReasoningReplay | None = None
+    silent_limit: bool = False
     output_limit_field: str = "max_tokens"
     protocols: tuple[str, ...] | None = None
     base_url: str | None = None

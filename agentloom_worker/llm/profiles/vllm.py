@@ -83,6 +83,11 @@ VLLM = Profile(
             "https://docs.vllm.ai/en/v0.17.1/features/interleaved_thinking/",
         ),
         Fact(
+            "of a reasoning item in responses its first text is read, and a second item in front of one message begins"
+            " another message",
+            "https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/openai/responses/utils.py",
+        ),
+        Fact(
             "parameters of chat completions; user is ignored",
             _PROTOCOL,
         ),

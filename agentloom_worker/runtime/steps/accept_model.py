@@ -127,6 +127,7 @@ def _answer(base: StepResult, operation: Operation, response: ModelResponse) -> 
         for name, holds in (
             ("refused", bool(response.refusal)),
             ("truncated", response.finish_reason == "length"),
+            ("filtered", response.finish_reason == "content_filter"),
             ("empty", not (response.text or response.refusal)),
         )
         if holds

@@ -60,6 +60,12 @@ def test_one_json_text_that_matches_is_valid(text: str) -> None:
             "truncated",
             "was cut at the output limit; a shorter answer is needed",
         ),
+        (
+            '{"answer": "yes"}',
+            {"finish_reason": "content_filter"},
+            "filtered",
+            "was cut by the provider's content filter",
+        ),
         ("yes", {}, "json", "is not a JSON text: reading ends at character 0 of 3"),
         ('{"answer": "yes"} and', {}, "json", "is not a JSON text: reading ends at character 18 of 21"),
         (

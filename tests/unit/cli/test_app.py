@@ -18,6 +18,7 @@ from agentloom_worker.cli.app import main
 from agentloom_worker.cli.settings import settings_page
 from agentloom_worker.client import InputReceipt
 from agentloom_worker.context.protocols import PROTOCOLS
+from agentloom_worker.devmodel import DevModel, parse_script
 from agentloom_worker.errors import ReleaseInvalidError
 from agentloom_worker.examples import incident
 from agentloom_worker.llm.adapters.scripted import CallsTurn, ScriptedCall, ScriptedRequest, TextTurn
@@ -262,7 +263,7 @@ def test_runs_are_listed_newest_first_with_stable_keys(cli: Cli, made: Made) -> 
 
 def test_a_run_is_shown_with_its_answer_only_after_its_end(cli: Cli, made: Made) -> None:
     done = cli("runs", "show", made.done, "--embedded", made.folder, "--json").json
-    assert set(done) == RUN_KEYS | {"answer", "truncated", "refused", "empty"}
+    assert set(done) == RUN_KEYS | {"answer", "truncated", "filtered", "refused", "empty"}
     assert (done["status"], done["answer"]) == ("succeeded", TEXT)
     queued = cli("runs", "show", made.queued, "--embedded", made.folder, "--json").json
     assert (queued["status"], queued["answer"]) == ("queued", None)
@@ -291,6 +292,36 @@ def test_steps_show_attempts_and_durations_and_no_text(cli: Cli, made: Made) -> 
     assert all((step["request_tokens"] is None) == (step["kind"] != "model") for step in steps)
     assert steps[0]["repeated_tokens"] == 0
     assert "of the requests' tokens (estimated) repeat the request before" in table
+
+
+def test_a_request_is_shown_with_the_model_that_the_provider_says_it_served(cli: Cli, tmp_path: Path) -> None:
+    choice = {"index": 0, "delta": {"content": "Hi"}, "finish_reason": "stop"}
+    body = f"data: {json.dumps({'choices': [choice], 'model': 'm-2026-01-01'})}\n\ndata: [DONE]\n\n"
+    turns = [{"answer": {"raw": {"text": body}}}]
+    place = ("--embedded", tmp_path)
+    with (
+        DevModel(parse_script({"schema_version": 1, "turns": turns})) as model,
+        Agentloom.embedded(tmp_path, settings=QUICK, threads=1) as loom,
+    ):
+        release = loom.publish(release_document(base_url=model.base_url))
+        asked = loom.ask(loom.open_session(release), "hello")
+        loom.wait(asked, 20)
+        operation = str(loom.steps(asked)[0].operation_id)
+    assert cli("request", operation, *place).err == "hash ok\nthe provider says that it served m-2026-01-01\n"
+    shown = cli("request", operation, *place, "--json").json
+    assert (shown["served_model"], shown["request"]["model"]) == ("m-2026-01-01", "dev-model")
+    lines = cli("context", "show", str(asked.session_id), operation, *place).out.splitlines()
+    assert lines[0].endswith("hash ok; served by m-2026-01-01")
+
+
+def test_a_request_is_shown_though_its_answer_cannot_be_read(cli: Cli, store: Made) -> None:
+    operation = cli("steps", store.done, "--embedded", store.folder, "--json").json[-1]["operation_id"]
+    with closing(sqlite3.connect(store.folder / "agentloom.sqlite")) as connection:
+        query = "UPDATE operation SET raw = x'ff' WHERE replace(operation_id, '-', '') = ?"
+        assert connection.execute(query, (operation.replace("-", ""),)).rowcount == 1
+        connection.commit()
+    shown = cli("request", operation, "--embedded", store.folder, "--json").json
+    assert (shown["hash_ok"], shown["served_model"]) == (True, None)
 
 
 def test_a_request_is_printed_byte_for_byte_and_its_hash_proven(cli: Cli, made: Made) -> None:
@@ -425,11 +456,13 @@ def test_a_request_is_shown_item_by_item(cli: Cli, made: Made) -> None:
     place = ("--embedded", made.folder)
     operation = cli("steps", made.done, *place, "--json").json[-1]["operation_id"]
     found = cli("context", "show", made.session, operation, *place, "--json").json
-    assert set(found) == {"operation_id", "run_id", "request_hash", "hash_ok", "tokens", "budget_tokens", "items"}
+    assert set(found) == {
+        *("operation_id", "run_id", "request_hash", "hash_ok", "tokens", "budget_tokens", "served_model", "items")
+    }
     assert {frozenset(item) for item in found["items"]} == {frozenset(ITEM_KEYS)}
     assert [item["role"] for item in found["items"]] == ["system", "user", "assistant", "tool"]
     request = cli("request", operation, *place, "--json").json
-    assert set(request) == {"operation_id", "hash_ok", "request"}
+    assert set(request) == {"operation_id", "hash_ok", "served_model", "request"}
     assert [item["sent"] for item in found["items"]] == request["request"]["messages"]
     question = found["items"][1]
     assert (question["raw"], question["effective"], question["protected"]) == ("what is 1 + 2?", "what is 1 + 2?", True)

@@ -23,6 +23,7 @@ from agentloom_worker.llm.profiles import PROFILES, Profile
 
 GENERIC = PROFILES["generic"]
 SECRET = "sk-test-0123456789abcdef"
+PARAMETERS = RequestParameters("m", 100)
 
 
 @dataclass
@@ -67,8 +68,8 @@ def new_adapter(profile: Profile = GENERIC, clock: Clock | None = None) -> OpenA
 
 def request_to(adapter: ModelAdapter, base_url: str, text: str = "hello") -> ModelCall:
     fragment = adapter.encode_message(Message(Role.USER, text))
-    body = adapter.frame_body(RequestParameters("m", 100), View().extend([fragment]), b"")
-    return ModelCall(body, base_url, message_count=1, last_message=fragment)
+    body = adapter.frame_body(PARAMETERS, View().extend([fragment]), b"")
+    return ModelCall(body, base_url, message_count=1, last_message=fragment, asked=PARAMETERS)
 
 
 def once(adapter: ModelAdapter, base_url: str, attempt: Attempt | None = None) -> ModelOutcome:

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from agentloom_worker import limits
-from agentloom_worker.domain.model import FirstOutputKind, ModelResponse, Usage
+from agentloom_worker.domain.model import FirstOutputKind, ModelResponse, RequestParameters, Usage
 from agentloom_worker.llm.assembly import ModelProtocolError, ProviderReportedError
 from agentloom_worker.llm.chat_assembly import ChatAssembly
 from agentloom_worker.llm.profiles import PROFILES, Ending, ErrorClass, Profile
@@ -108,6 +108,58 @@ def test_S04_names_are_not_joined() -> None:
     assert given(assemble(calls(fragment(0, "a", "add")), calls(fragment(0, "a", "add", "{}")))) == [("a", "add", "{}")]
     with pytest.raises(ModelProtocolError, match="names"):
         assemble(calls(fragment(0, "a", "add")), calls(fragment(0, None, "sub")))
+
+
+@pytest.mark.parametrize(
+    "fragments",
+    [
+        [fragment(0, None, "add", '{"x":1}'), fragment(0, None, "add", '{"x":2}')],
+        [fragment(0, None, "add", '{"x":1}'), fragment(0, None, "add", '{"x":'), fragment(0, None, "add", "2}")],
+        [fragment(0, None, "add", '{"x":'), fragment(0, None, None, "1}"), fragment(0, None, "add", "{}")],
+        [fragment(0, None, "add", '{"x":1}\n'), fragment(0, None, "add", ' {"x":2'), fragment(0, None, None, "}")],
+        [fragment(0, None, "add", {"x": 1}), fragment(0, None, "add", {"x": 2})],
+        [fragment(0, None, "add", {}), fragment(0, None, "add", {})],
+        # One id for two calls tells as little.
+        [fragment(0, "a", "add", "{}"), fragment(0, "a", "add", "{}")],
+        # A second call without arguments, or the name once more? Nobody can tell.
+        [fragment(0, None, "add", "{}"), fragment(0, None, "add", "")],
+        [fragment(0, None, "add", ""), fragment(0, None, "add")],
+    ],
+)
+@pytest.mark.parametrize("profile", [GENERIC, REOPENING], ids=["generic", "reopening"])
+@pytest.mark.parametrize("finish_reason", ["tool_calls", "length"])
+def test_S04_two_calls_of_one_name_without_ids_are_never_joined(
+    fragments: list[dict[str, Any]], profile: Profile, finish_reason: str
+) -> None:
+    with pytest.raises(ModelProtocolError, match="tool call 0 is named again behind its whole arguments"):
+        assemble(*(calls(one) for one in fragments), frame(finish_reason), profile=profile)
+
+
+@pytest.mark.parametrize(
+    ("fragments", "arguments"),
+    [
+        (['{"x"', ':"{', "}", '"}'], '{"x":"{}"}'),
+        (["", "{", "}"], "{}"),
+        (["{", "", "}"], "{}"),
+        (['{"x":', "1", "2}"], '{"x":12}'),
+        # Broken by the model, not by a second call: the model is told (CASES W05).
+        (['{"x":', "1}}"], '{"x":1}}'),
+        (['{"x":', "1"], '{"x":1'),
+    ],
+)
+@pytest.mark.parametrize("call_id", [None, "a"])
+def test_S04_a_name_that_comes_with_each_fragment_of_a_call_is_one_call(
+    fragments: list[str], arguments: str, call_id: str | None
+) -> None:
+    frames = [calls(fragment(0, call_id, "add", part)) for part in fragments]
+    assert given(assemble(*frames, frame("tool_calls"))) == [(call_id, "add", arguments)]
+
+
+def test_S04_a_call_that_is_named_by_its_id_once_more_is_the_same_call() -> None:
+    frames = calls(fragment(0, "a", "add", "{}")), calls(fragment(0, "a", "add", "")), frame("tool_calls")
+    assert given(assemble(*frames)) == [("a", "add", "{}")]
+    frames = calls(fragment(0, "a", "now", "")), calls(fragment(0, "a", "now")), frame("tool_calls")
+    assert given(assemble(*frames)) == [("a", "now", "")]
 
 
 def test_W03_equal_provider_ids_on_two_indexes_are_two_calls() -> None:
@@ -243,3 +295,42 @@ def test_the_last_usage_stands() -> None:
         {"choices": [], "usage": None},
     )
     assert response.usage == Usage(5, 2, 0)
+
+
+COUNTS = {"prompt_tokens": 9, "completion_tokens": 5}
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        (COUNTS, Usage(9, 5)),
+        ({"prompt_tokens": 0, "completion_tokens": 0}, Usage(0, 0)),
+        ({**COUNTS, "prompt_tokens_details": {"cached_tokens": "4"}}, Usage(9, 5)),
+        ({}, None),
+        ({"prompt_tokens": 9}, None),
+        ({"completion_tokens": 5}, None),
+        ({"total_tokens": 14}, None),
+        ({**COUNTS, "completion_tokens": None}, None),
+        ({**COUNTS, "prompt_tokens": "9"}, None),
+        (None, None),
+    ],
+)
+def test_counts_that_a_provider_does_not_tell_are_no_zeros(usage: object, expected: Usage | None) -> None:
+    assert assemble(frame("stop"), {"choices": [], "usage": usage}).usage == expected
+
+
+def test_counts_that_were_told_stand_beside_a_later_usage_without_any() -> None:
+    assert assemble({**frame("stop"), "usage": COUNTS}, {"choices": [], "usage": {}}).usage == Usage(9, 5)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [(["m-2026-01-01"], "m-2026-01-01"), (["m"], None), (["", None, 7], None), (["m-2", ""], "m-2"), ([], None)],
+)
+def test_a_model_of_another_name_than_was_asked_for_is_kept(said: list[object], expected: str | None) -> None:
+    assembly = ChatAssembly(GENERIC, RequestParameters("m", 10))
+    for name in said:
+        assembly.apply_frame({**frame(content="x"), "model": name})
+    assembly.apply_frame(frame("stop"))
+    found = assembly.response(request_id=None, transport_sha256="", transport_bytes=0)
+    assert found.served_model == expected

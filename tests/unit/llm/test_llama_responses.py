@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from agentloom_worker.domain.model import ResponseCall, Usage
+from agentloom_worker.domain.model import RequestParameters, ResponseCall, Usage
 from agentloom_worker.llm.assembly import ModelProtocolError
-from agentloom_worker.llm.profiles import Profile
+from agentloom_worker.llm.profiles import PROFILES, Profile
 from agentloom_worker.llm.responses_assembly import ResponsesAssembly
 from agentloom_worker.llm.sse import SseParser
 from tests.unit.llm.response_streams import event
@@ -60,3 +60,33 @@ def test_S04_an_index_of_null_is_none() -> None:
 def test_S04_a_fragment_of_no_known_item_is_a_protocol_error(fields: dict[str, str]) -> None:
     with pytest.raises(ModelProtocolError):
         assembled(call_events("fc_a") + event("response.output_text.delta", delta="x", **fields).encode())
+
+
+@pytest.mark.parametrize(
+    ("profile", "limit", "reason"),
+    [
+        ("llama-cpp", 4, "length"),
+        ("llama-cpp", 3, "length"),
+        ("llama-cpp", 5, "stop"),
+        ("generic", 4, "stop"),
+    ],
+)
+def test_S09_an_answer_that_took_all_that_it_may_was_cut_though_the_server_says_completed(
+    profile: str, limit: int, reason: str
+) -> None:
+    assembly = ResponsesAssembly(PROFILES[profile], RequestParameters("gemma", limit))
+    for payload in SseParser().feed(RECORDED.read_bytes()):
+        assembly.apply_payload(payload)
+    response = assembly.response(request_id=None, transport_sha256="", transport_bytes=0)
+    assert (response.text, response.finish_reason) == ("say hello.<|", reason)
+    assert response.served_model is None
+
+
+def test_W06_calls_of_an_answer_that_took_all_that_it_may_are_those_of_a_cut_one() -> None:
+    item = {"type": "function_call", "call_id": "fc_a", "name": "f", "arguments": "{}", "status": "completed"}
+    for usage, reason in (({"input_tokens": 1, "output_tokens": 10}, "length"), ({}, "tool_calls")):
+        document = {"status": "completed", "output": [item], "usage": usage}
+        assembly = ResponsesAssembly(PROFILES["llama-cpp"], RequestParameters("m", 10))
+        assembly.apply_document(document)
+        response = assembly.response(request_id=None, transport_sha256="", transport_bytes=0)
+        assert (response.finish_reason, len(response.calls)) == (reason, 1)

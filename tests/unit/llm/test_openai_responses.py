@@ -26,7 +26,7 @@ from agentloom_worker.domain.policy import RetryClass
 from agentloom_worker.errors import Code
 from agentloom_worker.llm.adapter import ModelCall
 from agentloom_worker.llm.adapters.openai_responses import OpenAIResponsesAdapter
-from agentloom_worker.llm.profiles import Profile, ReasoningReplay
+from agentloom_worker.llm.profiles import PROFILES, Profile, ReasoningReplay
 from tests.unit.http.raw_server import CHUNKED_HEAD, STREAM_HEAD, Exchange, bytes_of, chunked, serving
 from tests.unit.llm import response_streams as streams
 from tests.unit.llm.calls import GENERIC, Attempt, completed, failed, once
@@ -127,6 +127,23 @@ def test_S09_incomplete_is_a_truncated_answer_and_no_failure() -> None:
     assert (response.text, response.finish_reason, response.usage) == ("Half a", "length", Usage(9, 5, 4, 3))
     for cut in cuts:
         assert_incomplete(cut)
+
+
+def test_W06_a_call_that_was_not_completed_comes_as_one_of_a_cut_message() -> None:
+    half = {**streams.call("a", "add", '{"x": 1}'), "status": "incomplete"}
+    body = streams.CREATED + streams.closed(0, **half) + streams.ended("completed", half)
+    response = completed(answered(body.encode()))
+    assert (response.finish_reason, response.calls) == ("length", (ResponseCall(0, "a", "add", '{"x": 1}'),))
+
+
+def test_S09_the_limit_that_was_asked_for_tells_where_a_server_says_completed_to_all() -> None:
+    # These tests ask for 100 tokens at most.
+    for took, reason in ((99, "stop"), (100, "length")):
+        usage = {"input_tokens": 9, "output_tokens": took}
+        body = streams.ended("completed", streams.message("Half a"), usage=usage, model="m-2").encode()
+        with serving(bytes_of(STREAM_HEAD + body)) as server:
+            response = completed(once(new_adapter(PROFILES["llama-cpp"]), server.base_url))
+        assert (response.finish_reason, response.served_model) == (reason, "m-2")
 
 
 def test_S09_failed_is_a_provider_error() -> None:

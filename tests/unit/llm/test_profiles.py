@@ -374,7 +374,7 @@ def test_a_window_is_required_though_it_is_documented() -> None:
 def test_the_flags_of_custom_are_frozen_with_every_default_and_make_its_adapter() -> None:
     model = bound(profile="custom", dialect={"done_required": False, "auth_header": "x-key", "auth_prefix": ""})
     flags = json.loads(model.dialect)
-    assert set(flags) == set(DialectDocument.model_fields) - {"finish_reasons"}
+    assert set(flags) == set(DialectDocument.model_fields) - {"finish_reasons", "silent_limit"}
     assert (flags["done_required"], flags["stream_options"]) == (False, True)
     adapter = Adapters(AdapterPorts(SystemClock())).of(model.protocol, model.profile, model.dialect)
     assert isinstance(adapter, OpenAIChatAdapter)
@@ -394,6 +394,14 @@ def test_custom_sends_the_reasoning_of_responses_back_as_it_says() -> None:
     assert b'"encrypted_content":"sealed"' in sent and b"so it is" not in sent
     chat = ChatEncoding(custom_profile(model.dialect)).encode_message(said)
     assert b'"reasoning_content":"so it is"' in chat and b"sealed" not in chat
+
+
+def test_a_flag_that_is_younger_than_frozen_dialects_stands_in_them_only_where_it_is_on() -> None:
+    off = bound(profile="custom", dialect={"silent_limit": False}).dialect
+    assert off == bound(profile="custom").dialect and "silent_limit" not in json.loads(off)
+    on = bound(profile="custom", dialect={"silent_limit": True}).dialect
+    assert json.loads(on) == {**json.loads(off), "silent_limit": True}
+    assert [custom_profile(dialect).silent_limit for dialect in (off, on)] == [False, True]
 
 
 SEALING = [name for name in NAMES if PROFILES[name].encrypted_replay is not None]

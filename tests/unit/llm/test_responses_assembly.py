@@ -6,7 +6,14 @@ from collections.abc import Iterable
 import pytest
 
 from agentloom_worker import limits
-from agentloom_worker.domain.model import FirstOutputKind, ModelResponse, ReasoningItem, ResponseCall
+from agentloom_worker.domain.model import (
+    FirstOutputKind,
+    ModelResponse,
+    ReasoningItem,
+    RequestParameters,
+    ResponseCall,
+    Usage,
+)
 from agentloom_worker.llm.assembly import ModelProtocolError, ProviderReportedError
 from agentloom_worker.llm.profiles import PROFILES, Profile, ReasoningReplay
 from agentloom_worker.llm.responses_assembly import ResponsesAssembly
@@ -168,6 +175,36 @@ def test_S09_whatever_cuts_an_answer_off_it_is_truncated(details: object, reason
     assert (response.finish_reason, response.calls) == (reason, (ResponseCall(0, "a", "add", half),))
 
 
+@pytest.mark.parametrize("shown", ["item", "final", "both"])
+@pytest.mark.parametrize("status", ["incomplete", "in_progress"])
+def test_W06_a_call_that_was_not_completed_makes_its_message_a_cut_one(status: str, shown: str) -> None:
+    half = call("a", "add", "{}")
+    done = closed(0, **half, **({"status": status} if shown != "final" else {}))
+    final = {**half, "status": status} if shown != "item" else half
+    response = made((CALL, arguments("{}"), done, ended("completed", final)))
+    assert (response.finish_reason, response.calls) == ("length", (ResponseCall(0, "a", "add", "{}"),))
+
+
+@pytest.mark.parametrize("status", ["incomplete", "in_progress"])
+def test_W06_one_call_that_was_not_completed_is_enough(status: str) -> None:
+    events = closed(0, **call("a", "add", "{}"), status="completed"), closed(1, **call("b", "add", "{}"), status=status)
+    assert made((*events, ended("completed"))).finish_reason == "length"
+
+
+def test_S09_a_message_that_was_not_completed_is_truncated() -> None:
+    half = {**message("Half a"), "status": "incomplete"}
+    assert made((MESSAGE, text("Half a"), closed(0, **half), ended("completed"))).finish_reason == "length"
+    assert made((ended("completed", half),)).finish_reason == "length"
+    assert made((ended("completed", {**message("Whole"), "status": "completed"}),)).finish_reason == "stop"
+    assert made((ended("completed", {**message("Whole"), "status": None}),)).finish_reason == "stop"
+
+
+def test_S09_an_item_that_was_not_completed_changes_no_other_reason() -> None:
+    half = {**message("Half a"), "status": "incomplete"}
+    filtered = ended("incomplete", half, incomplete_details={"reason": "content_filter"})
+    assert made((MESSAGE, text("Half a"), closed(0, **half), filtered)).finish_reason == "content_filter"
+
+
 def test_S09_a_failed_response_and_an_error_event_are_reported_with_their_codes() -> None:
     for one, expected in (
         (ended("failed", error={"code": "server_error", "message": "m"}), {"code": "server_error", "message": "m"}),
@@ -291,3 +328,45 @@ def test_S07_each_reasoning_item_is_kept_with_what_it_led_to() -> None:
     assert items[0] == ReasoningItem("r0", ("summary r0",), ("content r0",), "", None)
     sealed = made(THINKING, SEALED).reasoning_items
     assert sealed[0] == ReasoningItem("r0", ("summary r0",), (), "sealed r0", None)
+
+
+TOLD = {"input_tokens": 9, "output_tokens": 5}
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        (TOLD, Usage(9, 5)),
+        ({"input_tokens": 0, "output_tokens": 0}, Usage(0, 0)),
+        ({**TOLD, "input_tokens_details": {"cached_tokens": None}, "output_tokens_details": None}, Usage(9, 5)),
+        ({**TOLD, "input_tokens_details": {"cached_tokens": 4}}, Usage(9, 5, 4)),
+        ({**TOLD, "output_tokens_details": {"reasoning_tokens": 3}}, Usage(9, 5, 0, 3)),
+        ({}, None),
+        ({"input_tokens": 9}, None),
+        ({"output_tokens": 5}, None),
+        ({**TOLD, "output_tokens": None}, None),
+        ({**TOLD, "input_tokens": "9"}, None),
+        ({**TOLD, "input_tokens": -1}, None),
+        ({**TOLD, "output_tokens": True}, None),
+        ({**TOLD, "output_tokens": 5.0}, None),
+        ({**TOLD, "output_tokens": 2**53}, None),
+        (None, None),
+        ("9", None),
+    ],
+)
+def test_counts_that_a_provider_does_not_tell_are_no_zeros(usage: object, expected: Usage | None) -> None:
+    assert made((ended("completed", usage=usage),)).usage == expected
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"), [("m-2026-01-01", "m-2026-01-01"), ("m", None), ("", None), (None, None), (7, None)]
+)
+def test_a_model_of_another_name_than_was_asked_for_is_kept(said: object, expected: str | None) -> None:
+    for events in (
+        (event("response.created", response={"id": "r", "model": said}), ended("completed")),
+        (ended("completed", model=said),),
+    ):
+        assembly = ResponsesAssembly(PROFILES["generic"], RequestParameters("m", 10))
+        apply(assembly, *events)
+        found = assembly.response(request_id=None, transport_sha256="", transport_bytes=0)
+        assert found.served_model == expected

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import example, given, settings
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from agentloom_worker.canonical import canonical_bytes, effective_text
 from agentloom_worker.clock import SystemClock
-from agentloom_worker.context.message import note, prompt_message
+from agentloom_worker.context.message import assistant_message, note, prompt_message
 from agentloom_worker.context.request import break_down, estimate_tokens
 from agentloom_worker.context.view import View
 from agentloom_worker.domain.budget import utf8_envelope_tokens
@@ -21,8 +22,10 @@ from agentloom_worker.domain.seam import Seam, join_fragments
 from agentloom_worker.errors import Code, RunError
 from agentloom_worker.llm.adapter import ModelAdapter
 from agentloom_worker.llm.adapters import ADAPTERS, AdapterPorts
-from agentloom_worker.llm.profiles import PROFILES, Profile
+from agentloom_worker.llm.profiles import PROFILES, Profile, ReasoningReplay
+from agentloom_worker.llm.responses_assembly import ResponsesAssembly
 from agentloom_worker.llm.role_order import CONTINUED, EMPTY_ASSISTANT_TEXT, NOTE_LABEL
+from tests.unit.llm.response_streams import closed, ended
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 PARAMETERS = RequestParameters("m", 7)
@@ -280,6 +283,61 @@ def test_any_history_comes_to_a_strict_server_in_its_order_and_with_every_word(
         for one in conversation
         if one.calls
     ]
+
+
+def _thought(number: int, *texts: str, summary: str = "") -> str:
+    content = [{"type": "reasoning_text", "text": text} for text in texts]
+    summaries = [{"type": "summary_text", "text": summary}] if summary else []
+    return closed(number, type="reasoning", id=f"rs_{number}", summary=summaries, content=content)
+
+
+SAID = closed(2, type="message", content=[{"type": "output_text", "text": "I look."}])
+CALLED = closed(4, type="function_call", call_id="a", name="look", arguments="{}")
+
+
+@pytest.mark.parametrize(
+    ("events", "thought"),
+    [
+        ((_thought(0, "one"), _thought(1, "two"), SAID, CALLED), "one\n\ntwo"),
+        ((_thought(0, "one"), SAID, _thought(3, "two"), CALLED), "one\n\ntwo"),
+        ((_thought(0, "one", "two"), SAID, CALLED), "one\n\ntwo"),
+        ((_thought(0, "one"), _thought(1, summary="in short"), SAID, CALLED), "one\n\nin short"),
+        ((_thought(0, "one"), _thought(1), SAID, CALLED), "one"),
+        ((_thought(0, "one"), SAID, CALLED), "one"),
+    ],
+)
+def test_S07_all_that_vllm_thought_for_one_message_comes_back_to_it_as_one_thought(
+    events: tuple[str, ...], thought: str
+) -> None:
+    assembly = ResponsesAssembly(PROFILES["vllm"])
+    for one in (*events, ended("completed")):
+        assembly.apply_payload(one.partition("data: ")[2])
+    response = assembly.response(request_id=None, transport_sha256="", transport_bytes=0)
+    message, _ = assistant_message(response, [UUID(int=1)])
+    adapter = adapter_of("openai-responses", PROFILES["vllm"])
+    result = Message(Role.TOOL, "1", wire_id="a")
+    sent = json.loads(body_of(adapter, [prompt_message("p"), Message(Role.USER, "Look"), message, result]))["input"]
+    # It reads the first text of an item, and a second item would begin another message of the assistant.
+    assert [(one["role"], one["texts"], one["calls"]) for one in joined_by_vllm(sent)] == [
+        ("system", ["p"], []),
+        ("user", ["Look"], []),
+        ("assistant", ["I look."], ["a"]),
+        ("tool", ["1"], []),
+    ]
+    assert [item["content"][0]["text"] for item in sent if item["type"] == "reasoning"] == [thought]
+
+
+def test_S07_what_is_sealed_is_never_joined() -> None:
+    profile = Profile(
+        "sealing", 1, mid_system=False, strict_alternation=True, encrypted_reasoning=True,
+        reasoning_replay=ReasoningReplay.ALWAYS,
+    )  # fmt: skip
+    assembly = ResponsesAssembly(profile)
+    sealed = (closed(number, type="reasoning", id=f"rs_{number}", encrypted_content=f"s{number}") for number in (0, 1))
+    for one in (*sealed, SAID, ended("completed")):
+        assembly.apply_payload(one.partition("data: ")[2])
+    items = assembly.response(request_id=None, transport_sha256="", transport_bytes=0).reasoning_items
+    assert [(item.item_id, item.encrypted) for item in items] == [("rs_0", "s0"), ("rs_1", "s1")]
 
 
 @each_protocol

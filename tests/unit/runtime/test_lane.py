@@ -30,6 +30,8 @@ from agentloom_worker.leases import FastPath, Rate
 from agentloom_worker.leases.guard import GuardedFastPath
 from agentloom_worker.leases.local import LocalFastPath
 from agentloom_worker.llm.adapters.scripted import ScriptedRequest, TextTurn
+from agentloom_worker.llm.chat_assembly import ChatAssembly
+from agentloom_worker.llm.profiles import PROFILES
 from agentloom_worker.runtime.connection import endpoint_of
 from agentloom_worker.runtime.lane import Share, open_lanes, open_shares, pause_us, window_pause_us
 from agentloom_worker.runtime.ports import Settings
@@ -359,6 +361,20 @@ def test_estimate_is_reserved_before_the_send_and_corrected_by_the_usage(
         body = rebuild_request(worker.ports, operation)
         assert seen == [-(-len(body) // 3)]
         assert reserved(fast, budget) == 90_000
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [None, {}, {"prompt_tokens": None, "completion_tokens": None}, {"prompt_tokens": 3}, {"completion_tokens": "2"}],
+)
+def test_estimate_stands_where_the_provider_does_not_tell_what_it_took(fast: LocalFastPath, usage: object) -> None:
+    assembly = ChatAssembly(PROFILES["generic"])
+    choice = {"index": 0, "delta": {"content": "x"}, "finish_reason": "stop"}
+    assembly.apply_frame({"choices": [choice], "usage": usage})
+    share = Share(fast, "script:main", Rate(None, 100), "me", 40, WINDOW_MS)
+    assert share.take() == 0
+    share.settle(Completed(assembly.response(request_id=None, transport_sha256="", transport_bytes=0)))
+    assert reserved(fast, 100) == 40
 
 
 def reserved(fast: FastPath, budget: int) -> int:
