@@ -14,7 +14,6 @@ from agentloom_worker.domain.model import Executed
 from agentloom_worker.domain.operation import AttemptState, OperationKind, OperationStatus
 from agentloom_worker.domain.run import (
     AgentInvocation,
-    BatchState,
     CallBatch,
     GraphExecution,
     LoopTicket,
@@ -44,6 +43,7 @@ from agentloom_worker.ids import (
 from agentloom_worker.limits import AUDIT_PAGE_ROWS
 from agentloom_worker.storage import context as contexts
 from agentloom_worker.storage import run as runs
+from agentloom_worker.storage import tree as trees
 from agentloom_worker.storage.audit_rows import (
     AttemptRow,
     BodyRow,
@@ -180,20 +180,7 @@ def _list_tickets(conn: sa.Connection, run_id: RunId) -> Iterator[LoopTicket]:
 
 def _list_batches(conn: sa.Connection, run_id: RunId) -> Iterator[CallBatch]:
     query = sa.select(call_batch).where(call_batch.c.run_id == run_id)
-    return _pages(
-        conn,
-        query,
-        (call_batch.c.batch_id,),
-        lambda row: CallBatch(
-            BatchId(row.batch_id),
-            RunId(row.run_id),
-            NodeId(row.node_id),
-            OperationId(row.model_operation_id),
-            row.size,
-            row.settled,
-            BatchState(row.state),
-        ),
-    )
+    return _pages(conn, query, (call_batch.c.batch_id,), trees.to_batch)
 
 
 def _list_operations(conn: sa.Connection, where: sa.ColumnElement[bool]) -> Iterator[OperationRow]:

@@ -311,8 +311,11 @@ def to_ticket(row: Any) -> LoopTicket:
 def load_batch(conn: sa.Connection, batch_id: UUID) -> CallBatch | None:
     """One batch."""
     row = conn.execute(_BATCH, {"batch_id": batch_id}).one_or_none()
-    if row is None:
-        return None
+    return None if row is None else to_batch(row)
+
+
+def to_batch(row: Any) -> CallBatch:
+    """A batch from a row with all of its columns."""
     return CallBatch(
         BatchId(row.batch_id),
         RunId(row.run_id),
