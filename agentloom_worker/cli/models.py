@@ -16,6 +16,7 @@ from agentloom_worker.llm import discover as discovery
 from agentloom_worker.llm import probe as probing
 from agentloom_worker.llm.endpoint import Endpoint, EndpointClient
 from agentloom_worker.llm.profiles import PROFILES, Profile
+from agentloom_worker.secrecy import conceal_known, conceal_value, known_secrets
 
 app = typer.Typer(help="Profiles of model providers, and what an endpoint has.", no_args_is_help=True)
 
@@ -99,9 +100,9 @@ def discover(
 ) -> None:
     """List the models that an endpoint says it has. A window that nobody tells is unknown; none is guessed."""
     with _asking(base_url, profile, credential) as (client, endpoint):
-        found = discovery.discover(client, endpoint)
+        found = conceal_value(discovery.discover(client, endpoint), known_secrets())
     if as_json:
-        print_json({"base_url": endpoint.base_url, "profile": profile, "models": found})
+        print_json({"base_url": conceal_known(endpoint.base_url), "profile": profile, "models": found})
         return
     print_table(
         ("id", "window", "maximum output", "told by", "features"),
@@ -136,9 +137,10 @@ def probe(
     """
     bounds = probing.Bounds(first_output, timeout)
     with _asking(base_url, profile, credential) as (client, endpoint):
-        found = probing.probe(client, endpoint, model, protocol=protocol, bounds=bounds)
+        found = conceal_value(probing.probe(client, endpoint, model, protocol=protocol, bounds=bounds), known_secrets())
     if as_json:
-        print_json({"base_url": endpoint.base_url, "profile": profile, "model": model, **_shown(found)})
+        address = conceal_known(endpoint.base_url)
+        print_json({"base_url": address, "profile": profile, "model": model, **_shown(found)})
     else:
         print_table(("about", "found", "what was seen"), [(one.about, one.found, one.detail) for one in found.findings])
         for sentence in found.contradictions:
@@ -165,6 +167,9 @@ def _asking(base_url: str | None, name: str, credential: str | None) -> Iterator
     client = EndpointClient(SystemClock())
     try:
         yield client, Endpoint(address, profile, key)
+    except RequestError as error:
+        # An endpoint may answer with the key that it was asked with.
+        raise RequestError(error.code, conceal_known(error.message)) from None
     finally:
         client.close()
 
