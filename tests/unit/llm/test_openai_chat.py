@@ -282,7 +282,7 @@ def test_S10_a_gzip_stream_is_read_like_any_other(pack: Callable[[bytes], bytes]
     assert failed(answered(b"not gzip at all", head=head)).failure.code == Code.MODEL_PROTOCOL_ERROR
 
 
-def test_S02_a_packed_body_that_ends_in_its_frames_but_not_in_its_packing_is_broken_off() -> None:
+def test_S02_a_body_whose_packing_does_not_end_is_broken_off() -> None:
     head = LAST_CHUNKED_HEAD.replace(b"\r\nConnection", b"\r\nContent-Encoding: gzip\r\nConnection")
     packed = gzip.compress(streams.S02)
     for end in range(1, len(packed) + 1):
@@ -294,7 +294,7 @@ def test_S02_a_packed_body_that_ends_in_its_frames_but_not_in_its_packing_is_bro
     assert completed(answered(chunked(packed) + b"0\r\n\r\n", head=document)).text == "né"
 
 
-def test_S10_what_follows_a_packed_body_is_a_fault_unless_the_answer_was_complete() -> None:
+def test_S10_what_follows_a_packed_body_is_a_fault_unless_all_was_said() -> None:
     head = STREAM_HEAD.replace(b"\r\nConnection", b"\r\nContent-Encoding: gzip\r\nConnection")
     assert completed(answered(gzip.compress(streams.S01) + b"more", head=head)).text == "Hi"
     assert failed(answered(gzip.compress(streams.S02) + b"more", head=head)).failure.code == Code.MODEL_PROTOCOL_ERROR
