@@ -236,7 +236,8 @@ def _read_stream(exchange: _Exchange, response: httpx.Response, *, declared_stre
     events, body = 0, DocumentBody()
     for chunk in exchange.pieces(response, limits.STREAM_BYTES_MAX):
         before, number = parser.total_bytes, 0
-        body.take_if_object(chunk)
+        if not events:
+            body.take_if_object(chunk)
         try:
             for number, payload in enumerate(parser.feed(chunk)):
                 if exchange.watch.interrupted:  # Nothing is handled after a cancellation, arrived or not.
