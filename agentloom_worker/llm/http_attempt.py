@@ -236,7 +236,7 @@ def _read_stream(exchange: _Exchange, response: httpx.Response, *, declared_stre
     events, body = 0, DocumentBody()
     for chunk in exchange.pieces(response, limits.STREAM_BYTES_MAX):
         before, number = parser.total_bytes, 0
-        if not events:
+        if not events and not declared_stream:
             body.take_if_object(chunk)
         try:
             for number, payload in enumerate(parser.feed(chunk)):
@@ -277,7 +277,7 @@ def _read_document(exchange: _Exchange, response: httpx.Response) -> ModelRespon
 def _complete_document(
     exchange: _Exchange, response: httpx.Response, body: DocumentBody, sha256: str, size_bytes: int
 ) -> ModelResponse:
-    """The response of a body that has ended and is one JSON document, however it was declared."""
+    """The response of a body that has ended and is one JSON document, declared as one or not."""
     document = body.parse()
     if exchange.watch.interrupted:
         raise CallInterrupted()
