@@ -4,7 +4,8 @@ The last line of defence, behind the rule that nothing puts a secret into a text
 results and model answers pass through here on their way out. For many threads.
 """
 
-import json
+import functools
+import re
 import threading
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
@@ -13,6 +14,11 @@ from agentloom_worker import limits
 from agentloom_worker.frozen import replace
 
 REDACTED = "[redacted]"
+_BACKSLASHES_MAX = 4
+SPELLED_MAX = _BACKSLASHES_MAX + len("u0000")  # characters, of one character of a secret
+
+# A character that JSON writes by its number, or behind a backslash though it is one to be printed.
+_ESCAPE = re.compile(rf"\\{{1,{_BACKSLASHES_MAX}}}(?:u00([0-9a-fA-F]{{2}})|([\"/]))")
 
 _Value = TypeVar("_Value")
 _lock = threading.Lock()
@@ -40,28 +46,39 @@ def known_secrets() -> tuple[str, ...]:
 
 def conceal_known(text: str) -> str:
     """The text without the secrets that this process has read."""
-    for secret in _in_order:
+    return conceal_text(text, _in_order)
+
+
+def conceal_text(text: str, secrets: tuple[str, ...]) -> str:
+    """The text without these secrets, also where JSON that stands in it spells them with escapes, whole or broken."""
+    plain = _ESCAPE.sub(_unescaped, text) if secrets and "\\" in text else ""
+    for secret in secrets:
         if secret in text:
             text = text.replace(secret, REDACTED)
+        # Looked for in what is read once, since a search for every spelling is slow.
+        if plain and (secret in plain or "\\" in secret):
+            text = _spelled(secret).sub(REDACTED, text)
     return text
 
 
-def conceal_value(value: _Value, secrets: tuple[str, ...]) -> _Value:
-    """A value of texts, bytes, containers and dataclasses without these secrets; the same object where none is in it.
+def conceal_bytes(body: bytes, secrets: tuple[str, ...]) -> bytes:
+    """The bytes without these secrets, as `conceal_text` finds them in a text; itself where none is in it."""
+    text = body.decode("latin-1")
+    clean = conceal_text(text, tuple(secret.encode("utf-8", "surrogatepass").decode("latin-1") for secret in secrets))
+    return body if clean is text else clean.encode("latin-1")
 
-    A text that is a JSON document is read as well, for JSON may spell a secret with escapes.
-    """
+
+def conceal_value(value: _Value, secrets: tuple[str, ...]) -> _Value:
+    """A value of texts, bytes, containers and dataclasses without these secrets; itself where none is in it."""
     return _concealed(value, secrets) if secrets else value
 
 
 def _concealed(value: Any, secrets: tuple[str, ...]) -> Any:
     match value:
         case str():
-            return _concealed_text(value, secrets)
+            return conceal_text(value, secrets)
         case bytes():
-            for secret in secrets:
-                value = value.replace(secret.encode(), REDACTED.encode())
-            return value
+            return conceal_bytes(value, secrets)
         case tuple() | list():
             items = [_concealed(item, secrets) for item in value]
             return value if all(map(_same, items, value)) else type(value)(items)
@@ -80,26 +97,28 @@ def _concealed(value: Any, secrets: tuple[str, ...]) -> Any:
             return value
 
 
-def _concealed_text(text: str, secrets: tuple[str, ...]) -> str:
-    for secret in secrets:
-        if secret in text:
-            text = text.replace(secret, REDACTED)
-    if _may_escape(text, secrets) and text.lstrip()[:1] in ("{", "[", '"'):
-        try:
-            document = json.loads(text)
-            found = _concealed(document, secrets)
-        except (ValueError, RecursionError):
-            return text
-        if found != document:
-            return json.dumps(found, ensure_ascii=False)
-    return text
+@functools.lru_cache(maxsize=limits.SECRETS_KEPT_MAX)
+def _spelled(secret: str) -> re.Pattern[str]:
+    return re.compile("".join(map(_spellings, secret)))
 
 
-def _may_escape(text: str, secrets: tuple[str, ...]) -> bool:
-    """Whether a JSON text may hold a printable ASCII character by another spelling than its own."""
-    if "\\" not in text:
-        return False
-    return "\\u00" in text or "\\/" in text or any('"' in secret or "\\" in secret for secret in secrets)
+def _unescaped(escape: re.Match[str]) -> str:
+    return escape[2] or chr(int(escape[1], 16))
+
+
+def _spellings(character: str) -> str:
+    """How JSON may write a character: as it is, behind a backslash, or by its number.
+
+    JSON inside of JSON has its backslashes doubled, so there may be several. They are bounded: a text of backslashes
+    alone must cost no more than another one.
+    """
+    digits = "".join(f"[{digit}{digit.upper()}]" if digit.isalpha() else digit for digit in f"{ord(character):04x}")
+    plain = re.escape(character)
+    if character == "\\":
+        plain = rf"\\?{plain}"
+    elif character in '"/':
+        plain = rf"\\{{0,{_BACKSLASHES_MAX}}}{plain}"
+    return rf"(?:{plain}|\\{{1,{_BACKSLASHES_MAX}}}u{digits})"
 
 
 def _same(one: object, other: object) -> bool:

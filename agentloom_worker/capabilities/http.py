@@ -36,10 +36,11 @@ from agentloom_worker.domain.policy import RetryClass
 from agentloom_worker.errors import Code, InvariantError
 from agentloom_worker.frozen import replace
 from agentloom_worker.http.decoding import iter_decoded
-from agentloom_worker.http.redaction import conceal, redact
+from agentloom_worker.http.redaction import redact
 from agentloom_worker.http.retry_after import retry_after_ms
 from agentloom_worker.http.transport import WATCH_EXTENSION, WatchedTransport
 from agentloom_worker.http.watch import CallWatch, Limit, LimitExpired
+from agentloom_worker.secrecy import conceal_text
 
 _CHARSET = re.compile(r"charset=\"?([^\";\s]+)", re.IGNORECASE)
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -297,7 +298,7 @@ def _broken(
         text = f"no answer within {spec.timeout_ms} ms or before the deadline of the run"
         return failed(Failure(Code.TOOL_TIMEOUT, Category.TIMEOUT, text, executed, retry_class))
     code = Code.TOOL_OUTCOME_UNKNOWN if watch.sent else Code.TOOL_FAILED
-    reason = redact(conceal(str(error), request.secrets), None)
+    reason = redact(conceal_text(str(error), request.secrets), None)
     text = f"the connection failed {'after' if watch.sent else 'before'} the request was sent: {reason}"
     return failed(Failure(code, Category.TRANSPORT, text, executed, retry_class))
 
@@ -346,11 +347,11 @@ def _text(body: bytes, kind: str, content_type: str) -> str:
 def _concealed(value: object, secrets: tuple[str, ...]) -> object:
     """A server that echoes its request must not put our secrets into a row."""
     if isinstance(value, str):
-        return conceal(value, secrets)
+        return conceal_text(value, secrets)
     if isinstance(value, list):
         return [_concealed(item, secrets) for item in value]
     if isinstance(value, dict):
-        return {conceal(name, secrets): _concealed(item, secrets) for name, item in value.items()}
+        return {conceal_text(name, secrets): _concealed(item, secrets) for name, item in value.items()}
     return value
 
 
@@ -367,5 +368,5 @@ def _words(request: HttpRequest, answer: _Answer) -> str:
             return ""
         text = json.dumps(value, ensure_ascii=False)
     else:
-        text = conceal(answer.body.decode("utf-8", "replace"), request.secrets)
+        text = conceal_text(answer.body.decode("utf-8", "replace"), request.secrets)
     return redact(text, None, characters_max=limits.TOOL_MESSAGE_CHARS_MAX // 2)

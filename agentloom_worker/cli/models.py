@@ -22,6 +22,7 @@ from agentloom_worker.llm.profiles import PROFILES, Profile, custom_profile
 from agentloom_worker.llm.profiles.custom import CUSTOM
 from agentloom_worker.llm.profiles.generic import GENERIC
 from agentloom_worker.runtime.publish import resolve_model
+from agentloom_worker.secrecy import conceal_known, conceal_value, known_secrets
 
 app = typer.Typer(help="Profiles of model providers, and what an endpoint has.", no_args_is_help=True)
 
@@ -128,9 +129,9 @@ def discover(
 ) -> None:
     """List the models that an endpoint says it has. A window that nobody tells is unknown; none is guessed."""
     with _asking(base_url, _profile_of(profile), credential) as (client, endpoint):
-        found = discovery.discover(client, endpoint)
+        found = conceal_value(discovery.discover(client, endpoint), known_secrets())
     if as_json:
-        print_json({"base_url": endpoint.base_url, "profile": endpoint.profile.name, "models": found})
+        print_json({"base_url": conceal_known(endpoint.base_url), "profile": endpoint.profile.name, "models": found})
         return
     print_table(
         ("id", "window", "maximum output", "told by", "features"),
@@ -171,7 +172,7 @@ def probe(
         subject = _released(release, model)
     bounds = probing.Bounds(first_output or subject.first_output_s, timeout)
     with _asking(subject.base_url, subject.profile, subject.credential) as (client, endpoint):
-        found = probing.probe(
+        asked = probing.probe(
             client,
             endpoint,
             subject.model,
@@ -179,8 +180,9 @@ def probe(
             parameters=subject.parameters,
             bounds=bounds,
         )
+        found = conceal_value(asked, known_secrets())
     if as_json:
-        named = {"base_url": endpoint.base_url, "profile": subject.profile.name, "model": subject.model}
+        named = {"base_url": conceal_known(endpoint.base_url), "profile": subject.profile.name, "model": subject.model}
         print_json({**named, **_shown(found)})
     else:
         print_table(("about", "found", "what was seen"), [(one.about, one.found, one.detail) for one in found.findings])
@@ -263,6 +265,9 @@ def _asking(
     client = EndpointClient(SystemClock())
     try:
         yield client, Endpoint(address, profile, key)
+    except RequestError as error:
+        # An endpoint may answer with the key that it was asked with.
+        raise RequestError(error.code, conceal_known(error.message)) from None
     finally:
         client.close()
 

@@ -1,12 +1,17 @@
 """Operations and their attempts: one logical call, and each time it was tried outside."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from agentloom_worker.canonical import sha256
 from agentloom_worker.domain.model import Executed, FirstOutput
+from agentloom_worker.errors import Code
 from agentloom_worker.frozen import quick_init
 from agentloom_worker.ids import BatchId, BlobId, CallId, NodeId, OperationId, RunId, derived_id
+
+_OK = 200
+_BROKEN_OFF = frozenset({Code.MODEL_TRANSPORT_FAILED, Code.MODEL_FIRST_OUTPUT_TIMEOUT})
 
 
 class OperationKind(StrEnum):
@@ -109,6 +114,24 @@ class Attempt:
     transport: Payload | None = None
     started_at: int | None = None
     ended_at: int | None = None
+
+    @property
+    def answered_failure(self) -> bool:
+        """Whether an error answered it: a status, or an error inside of a 200. What broke off is no answer."""
+        if self.state is not AttemptState.FAILED or self.http_status is None:
+            return False
+        return self.http_status != _OK or self.code not in _BROKEN_OFF
+
+
+def idempotency_key_of(operation_id: OperationId, earlier: Iterable[Attempt]) -> str:
+    """What a model operation's next attempt is to be recognised by, behind these.
+
+    Who honours the key answers a repetition with the result that it keeps, an error as well (IETF draft
+    idempotency-key-header-06, 2.6): so behind an error it is a new one. Where the outcome is unknown it stays, for it
+    is all that keeps a second execution off.
+    """
+    answered = sum(attempt.answered_failure for attempt in earlier)
+    return f"{operation_id}-{answered}" if answered else str(operation_id)
 
 
 def call_id_of(operation_id: OperationId, ordinal: int) -> CallId:

@@ -14,7 +14,7 @@ import httpcore
 import httpx
 
 from agentloom_worker import limits
-from agentloom_worker.http.watch import CallWatch, Limit
+from agentloom_worker.http.watch import CallInterrupted, CallWatch, Limit
 
 _AddressInfo = tuple[int, int, int, str, tuple[Any, ...]]
 Resolver = Callable[[str, int], list[_AddressInfo]]
@@ -80,6 +80,9 @@ class SocketStream(httpcore.NetworkStream):
                 raise watch.timed_out() from error
             raise httpx.ReadError(_reason(error)) from error
         if watch is not None:
+            if not data and watch.interrupted:
+                # The end is ours: it ends no body.
+                raise CallInterrupted()
             watch.bytes_arrived()
         return data
 

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from agentloom_worker import limits
 from agentloom_worker.domain.transport import Transport
 from agentloom_worker.http.decoding import is_readable
-from agentloom_worker.secrecy import REDACTED
+from agentloom_worker.secrecy import SPELLED_MAX, conceal_bytes
 
-_REDACTED = REDACTED.encode()
 _TYPE = re.compile(r"[\w.+\-]{1,64}/[\w.+\-]{1,64}", re.ASCII)
 
 
@@ -77,12 +76,12 @@ class Recording:
         withheld = self._withheld
         if not omitted:
             head, tail = head + tail, b""
-        clean_head, clean_tail = (_conceal(part, secrets) for part in (head, tail))
+        clean_head, clean_tail = (conceal_bytes(part, secrets) for part in (head, tail))
         if spelled and secrets and (clean_head, clean_tail) == (head, tail):
             withheld = "they spell a credential across frames"
         if omitted and secrets:
             # One that is cut in two would not be found.
-            edge = 6 * max(map(len, secrets))
+            edge = SPELLED_MAX * max(map(len, secrets))
             clean_head, clean_tail = clean_head[: max(0, len(clean_head) - edge)], clean_tail[edge:]
             omitted += 2 * edge
         body = b"" if withheld else clean_head + clean_tail
@@ -99,21 +98,3 @@ class Recording:
 
 def _holds(text: str, secrets: tuple[str, ...]) -> bool:
     return any(secret.lower() in text for secret in secrets)
-
-
-def _conceal(body: bytes, secrets: tuple[str, ...]) -> bytes:
-    """The bytes without these secrets, also where JSON spells them with escapes."""
-    for secret in secrets:
-        body = body.replace(secret.encode(), _REDACTED)
-        if b"\\u00" in body or b"\\/" in body or '"' in secret or "\\" in secret:
-            body = re.sub(b"".join(map(_spellings, secret)), _REDACTED, body)
-    return body
-
-
-def _spellings(character: str) -> bytes:
-    """How JSON may write an ASCII character: as it is, behind a backslash, or by its number."""
-    digits = "".join(f"[{digit}{digit.upper()}]" if digit.isalpha() else digit for digit in f"{ord(character):02x}")
-    ways = [re.escape(character), rf"\\u00{digits}"]
-    if character in '"\\/':
-        ways[0] = rf"\\?{ways[0]}"
-    return f"(?:{'|'.join(ways)})".encode()

@@ -119,6 +119,14 @@ class ResponseBody(httpx.SyncByteStream):
                 yield chunk
         self._read_to_end = True
 
+    @property
+    def ends_by_framing(self) -> bool:
+        """Whether its headers tell its end, so that one that was read to its end is whole (RFC 9112, 6.3 and 8).
+
+        Where the connection's end is the body's, a body that was cut looks like a whole one.
+        """
+        return any(name.lower() in (b"content-length", b"transfer-encoding") for name, _ in self._answer.headers)
+
     def mark_complete(self) -> None:
         """Nothing that follows matters: the connection is kept, the rest is read before its next use."""
         self._complete = True

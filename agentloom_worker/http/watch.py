@@ -4,6 +4,7 @@ The reading thread asks before each socket operation how long it may block, so n
 a cancellation shuts the socket down from the thread that gives it, which wakes the reader at once.
 """
 
+import math
 import threading
 from collections.abc import Callable
 from enum import StrEnum
@@ -64,6 +65,10 @@ class CallWatch:
         """End a limit, if it runs."""
         if self._ends.pop(which, None) is not None:
             self._find_nearest()
+
+    def passed(self, which: Limit) -> bool:
+        """Whether a limit that runs is over, though another one may have been over before it."""
+        return self._ends.get(which, math.inf) <= self._clock.monotonic_s()
 
     def start_idle(self, idle_s: float | None) -> None:
         """From now on bytes must arrive at least so often."""

@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import json
 import ssl
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -40,6 +39,7 @@ from agentloom_worker.llm.assembly import (
     ProviderReportedError,
     refuse_bare_error,
 )
+from agentloom_worker.llm.document import DocumentBody
 from agentloom_worker.llm.http_failures import failure_of_frame, failure_of_status
 from agentloom_worker.llm.profiles import Profile
 from agentloom_worker.llm.sse import SseParser, SseProtocolError
@@ -152,7 +152,7 @@ class ModelHttp:
             if response.status_code != httpx.codes.OK:
                 return self._refused(exchange, response)
             kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-            if kind == "application/json":
+            if kind in ("application/json", "text/json") or kind.endswith("+json"):
                 return Completed(_read_document(exchange, response))
             if kind in ("text/html", "application/xhtml+xml"):
                 raise ModelProtocolError("the endpoint answered with a web page")
@@ -172,6 +172,8 @@ class ModelHttp:
                 if len(body) >= limits.ERROR_BODY_BYTES_MAX:
                     break
         except (httpx.TransportError, httpx.DecodingError):
+            if exchange.watch.passed(Limit.DEADLINE):
+                exchange.attempt.cancellation.cancel(CancelReason.DEADLINE)
             cancelled = _cancelled(exchange)
             if cancelled is not None:
                 return cancelled
@@ -235,9 +237,11 @@ def _endpoint(base_url: str, path: str) -> httpx.URL:
 
 def _read_stream(exchange: _Exchange, response: httpx.Response, *, declared_stream: bool) -> ModelResponse:
     parser, digest, assembly = SseParser(), hashlib.sha256(), exchange.assembly
-    events, bare = 0, bytearray()
+    events, body = 0, DocumentBody()
     for chunk in exchange.pieces(response, limits.STREAM_BYTES_MAX):
         before, number = parser.total_bytes, 0
+        if not events:
+            body.take_if_json(chunk)
         try:
             for number, payload in enumerate(parser.feed(chunk)):
                 if exchange.watch.interrupted:  # Nothing is handled after a cancellation, arrived or not.
@@ -256,34 +260,35 @@ def _read_stream(exchange: _Exchange, response: httpx.Response, *, declared_stre
             exchange.stop_at(parser.end_of(number))
             raise
         digest.update(chunk)
-        if not events and len(bare) <= limits.ERROR_BODY_BYTES_MAX:
-            bare += chunk
-    if not events:
-        refuse_bare_error(bytes(bare), exchange.profile)
-    if not events and parser.total_bytes and not declared_stream:
-        raise ModelProtocolError("the answer is no event stream")
-    if not assembly.may_end or parser.pending:
+    if not events and parser.total_bytes:
+        if body.is_object and not declared_stream:
+            return _complete_document(exchange, response, body, digest.hexdigest(), parser.total_bytes)
+        refuse_bare_error(body.bytes, exchange.profile)
+        if not declared_stream:
+            raise ModelProtocolError("the answer is no event stream")
+    if not assembly.may_end or parser.pending or not _body_of(response).ends_by_framing:
         raise IncompleteAnswerError("the stream ended before its final frame")
     return _complete(exchange, response, digest.hexdigest(), parser.total_bytes)
 
 
 def _read_document(exchange: _Exchange, response: httpx.Response) -> ModelResponse:
-    body = bytearray()
+    body, digest, size = DocumentBody(), hashlib.sha256(), 0
     for chunk in exchange.pieces(response, limits.SSE_EVENT_BYTES_MAX):
-        body += chunk
-        if len(body) > limits.SSE_EVENT_BYTES_MAX:
-            raise ModelProtocolError(f"the answer is larger than {limits.SSE_EVENT_BYTES_MAX} bytes")
-    try:
-        document = json.loads(body)
-    except UnicodeDecodeError as error:
-        raise ModelProtocolError("the answer is not UTF-8") from error
-    except ValueError as error:
-        # Where the connection's end ends the body, a cut answer looks like this and like nothing else.
-        raise IncompleteAnswerError("the JSON answer is not whole") from error
-    except RecursionError as error:
-        raise ModelProtocolError("the answer is nested too deeply") from error
+        body.take(chunk)
+        digest.update(chunk)
+        size += len(chunk)
+    return _complete_document(exchange, response, body, digest.hexdigest(), size)
+
+
+def _complete_document(
+    exchange: _Exchange, response: httpx.Response, body: DocumentBody, sha256: str, size_bytes: int
+) -> ModelResponse:
+    """The response of a body that has ended and is one JSON document, declared as one or not."""
+    document = body.parse()
+    if exchange.watch.interrupted:
+        raise CallInterrupted()
     exchange.give_first_output(exchange.assembly.apply_document(document))
-    return _complete(exchange, response, hashlib.sha256(body).hexdigest(), len(body))
+    return _complete(exchange, response, sha256, size_bytes)
 
 
 def _complete(exchange: _Exchange, response: httpx.Response, sha256: str, size_bytes: int) -> ModelResponse:
@@ -291,10 +296,14 @@ def _complete(exchange: _Exchange, response: httpx.Response, sha256: str, size_b
     request_id = next((response.headers[name] for name in _REQUEST_ID_HEADERS if name in response.headers), None)
     result = exchange.assembly.response(request_id=request_id, transport_sha256=sha256, transport_bytes=size_bytes)
     exchange.give_first_output(FirstOutputKind.COMPLETE_FRAME)
+    _body_of(response).mark_complete()
+    return result
+
+
+def _body_of(response: httpx.Response) -> ResponseBody:
     body = response.stream
     assert isinstance(body, ResponseBody)
-    body.mark_complete()
-    return result
+    return body
 
 
 def _broken(exchange: _Exchange, error: httpx.TransportError) -> ModelOutcome:

@@ -44,12 +44,14 @@ def look_at(answer: Transport | None, protocol: str) -> Sights:
     sights, note = Sights(), NOTES[protocol]
     if answer is None:
         return sights
-    sights.streamed = answer.media_type == _STREAM
     sights.readable = answer.media_type in (_STREAM, _DOCUMENT)
-    if answer.media_type == _DOCUMENT:
-        for document in _parsed(answer.body):
+    documents = list(_parsed(answer.body))
+    if documents or answer.media_type == _DOCUMENT:
+        sights.readable = True  # Whatever its type says: no stream is one JSON document.
+        for document in documents:
             note(document, sights)
         return sights
+    sights.streamed = answer.media_type == _STREAM
     # Of an endless answer the middle is not kept: the frame that the gap is in stands for none.
     gap = b"\n\n" if answer.omitted_bytes else b""
     try:

@@ -30,7 +30,7 @@ from agentloom_worker.domain.model import (
     Partial,
     ResponseCall,
 )
-from agentloom_worker.domain.operation import Attempt, AttemptState, Operation, OperationKind
+from agentloom_worker.domain.operation import Attempt, AttemptState, Operation, OperationKind, idempotency_key_of
 from agentloom_worker.domain.policy import RetryClass
 from agentloom_worker.domain.run import TicketState
 from agentloom_worker.domain.session import DeliveryState
@@ -133,7 +133,7 @@ def _stream(ports: Ports, slice_: Slice, live: Live, body: RequestBody, secret: 
         on_first_output=receiver.take,
         on_sent=lambda: faults.hit("attempt.sent", "attempt_model"),
         api_key=secret,
-        idempotency_key=str(operation.operation_id),
+        idempotency_key=idempotency_key_of(operation.operation_id, _earlier(ports, operation)),
         recording=recording,
     )
     fragments = slice_.view.length
@@ -149,6 +149,11 @@ def _stream(ports: Ports, slice_: Slice, live: Live, body: RequestBody, secret: 
     clean = conceal_value(outcome, secrets)
     transport = take_down(ports, recording, clean, secrets, spelled=clean is not outcome)
     return receiver.slice, ModelEnded(clean, live.cancellation.reason, transport, receiver.unsaved)
+
+
+def _earlier(ports: Ports, operation: Operation) -> list[Attempt]:
+    """The attempts before this one; nothing is read for a first one."""
+    return ports.store.list_attempts([operation.operation_id]) if operation.attempts_made > 1 else []
 
 
 def _checked_body(ports: Ports, slice_: Slice, operation: Operation) -> RequestBody:

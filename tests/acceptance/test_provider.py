@@ -1,5 +1,6 @@
 """A provider that fails for a while: attempts, waits and what is held meanwhile, read from rows and from its log."""
 
+import json
 from typing import Any
 
 import pytest
@@ -10,7 +11,18 @@ from agentloom_worker.domain.run import RunStatus
 from agentloom_worker.errors import Code
 from agentloom_worker.ids import RunId
 from agentloom_worker.runtime.ports import US, Ports
-from tests.acceptance.harness import answer, ask, attempts, dev_model, http_release, over, rows, run_of, simulated
+from tests.acceptance.harness import (
+    answer,
+    ask,
+    attempts,
+    dev_model,
+    http_release,
+    model_operations,
+    over,
+    rows,
+    run_of,
+    simulated,
+)
 from tests.simulator import Worker
 
 FAILURES = 5
@@ -163,3 +175,30 @@ def test_D23_a_wait_beyond_the_deadline_ends_the_run_at_once(database_url: str) 
         assert (run.status, run.end_code) == (RunStatus.FAILED, Code.MODEL_RATE_LIMITED)
         assert run.ended_at is not None and run.ended_at < run.deadline_at
         assert len(model.requests) == len(attempts(ports, run_id)) == 1
+
+
+def test_an_answered_failure_is_asked_anew_under_another_key_and_an_unknown_outcome_under_the_same(
+    database_url: str,
+) -> None:
+    """Who keeps what a key was answered with would say the same failure again; a key that stays is never paid twice."""
+    role = {"id": "c", "choices": [{"index": 0, "delta": {"role": "assistant", "content": "Hi"}}]}
+    begun = f"data: {json.dumps(role)}\n\n"
+    overloaded = {"error": {"message": "overloaded", "type": "server_error", "code": None}}
+    turns: tuple[dict[str, Any], ...] = (
+        {"raw": {"text": begun, "then": "hang_up"}},
+        {"http_error": {"status": 503}},
+        {"raw": {"text": begun, "then": "end"}},
+        {"raw": {"text": f"data: {json.dumps(overloaded)}\n\n"}},
+        {"http_error": {"status": 429}},
+        {"text": "at last"},
+    )
+    told = [{"first": number, "answer": turn} for number, turn in enumerate(turns, 1)]
+    with dev_model(*told) as model, simulated(database_url) as worker:
+        run_id = ask(worker.ports, http_release(model, **_policy()))
+        worker.drive()
+        assert answer(worker.ports, run_id) == "at last"
+        assert [request.arrival for request in model.requests] == list(range(1, 7))
+        keys = [dict(request.headers)["idempotency-key"] for request in model.requests]
+        (operation,) = model_operations(worker.ports, run_id)
+        first = str(operation.operation_id)
+        assert keys == [first, first, f"{first}-1", f"{first}-1", f"{first}-2", f"{first}-3"]

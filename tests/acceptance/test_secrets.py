@@ -128,13 +128,17 @@ def error_head(status: str, kind: str = "application/json") -> bytes:
 HALVES = (SECRET[:11], SECRET[11:])
 ESCAPED = "".join(f"\\u{ord(one):04x}" for one in SECRET)
 ECHO = json.dumps({"error": {"message": f"bad key {SECRET}", "type": SECRET, "code": SECRET}}).encode()
+BUSY = {"error": {"message": f"no {SECRET}", "type": "server_error", "code": SECRET}}
 ANSWERS: list[Handler] = [
     sent(ECHO, head=error_head("500 Internal Server Error")),
     sent(ECHO.replace(b"/", b"\\/"), head=error_head("503 Busy", f"text/{SECRET[:3]}")),
     sent(sse(delta(content=f"half {SECRET}"), delta(reasoning=SECRET), done=False)),
     sent(sse(delta(content=f"x{HALVES[0]}"), delta(content=HALVES[1]), done=False), chunk=5),
-    sent(sse({"error": {"message": f"no {SECRET}", "type": "server_error", "code": SECRET}})),
-    sent(gzip.compress(ECHO), head=STREAM_HEAD.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")),
+    sent(sse(BUSY)),
+    sent(
+        gzip.compress(json.dumps(BUSY).encode()),
+        head=STREAM_HEAD.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n"),
+    ),
 ]
 # What ends a role at once.
 NO_JSON = sent(b"data: {" + SECRET.encode() + b"}\n\n")

@@ -228,10 +228,11 @@ def test_S05_keep_alives_alone_deliver_nothing_and_do_not_hold_off_the_limit_of_
         _assert_nothing_seen(ports, run_id)
 
 
-def test_S10_a_whole_json_answer_in_place_of_a_stream_is_the_answer(database_url: str) -> None:
+@pytest.mark.parametrize("kind", ["application/json", "text/plain"])
+def test_S10_a_whole_json_answer_in_place_of_a_stream_is_the_answer(database_url: str, kind: str) -> None:
     message = {"role": "assistant", "content": "whole"}
     document = {"id": "c1", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
-    body = _raw(json.dumps(document), headers={"content-type": "application/json"})
+    body = _raw(json.dumps(document), headers={"content-type": kind})
     with dev_model({"answer": body}) as model, simulated(database_url) as worker:
         run_id = ask(worker.ports, http_release(model))
         worker.drive()
@@ -265,6 +266,21 @@ def test_S10_a_compressed_stream_is_read_like_any_other(clean_sqlite: str) -> No
         run_id = ask(worker.ports, http_release(model))
         worker.drive()
         assert answer(worker.ports, run_id) == "Hi"
+
+
+def test_S02_a_compressed_stream_that_was_cut_is_sent_again(database_url: str) -> None:
+    whole = gzip.compress(_stream(*WHOLE).encode())
+    headers = {"content-type": "text/event-stream", "content-encoding": "gzip"}
+    cut, packed = (
+        {"raw": {"base64": base64.b64encode(body).decode(), "headers": headers}} for body in (whole[:90], whole)
+    )
+    with dev_model({"first": 1, "answer": cut}, {"answer": packed}) as model, simulated(database_url) as worker:
+        run_id = ask(worker.ports, http_release(model))
+        worker.drive()
+        assert answer(worker.ports, run_id) == "Hi"
+        broken, complete = attempts(worker.ports, run_id)
+        assert (broken.code, complete.state) == (Code.MODEL_TRANSPORT_FAILED, AttemptState.COMPLETE)
+        assert [request.arrival for request in model.requests] == [1, 2]
 
 
 def test_S10_a_stream_that_stalls_ends_by_the_idle_limit_and_is_sent_again(database_url: str) -> None:

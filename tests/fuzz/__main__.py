@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz [--inputs N] [--seed S] [--coverage DIRECTORY]`: fuzz the reading of streams, offline.
+"""`python -m tests.fuzz [--inputs N] [--seed S] [--coverage DIRECTORY]`: fuzz the reading of answers, offline.
 
 Without `--coverage` the inputs are mutations of the committed corpus, the same for the same seed. With it atheris,
 which is no dependency of ours and has to be installed beside it, looks for inputs that reach new code, and keeps them
@@ -36,10 +36,11 @@ def _fuzz_by_coverage(kept: Path, inputs: int, seed: int) -> int:
         sys.stderr.write("atheris is not installed. Remedy: pip install atheris, in an environment made for it\n")
         return 2
     atheris = importlib.import_module("atheris")
-    ours = [name for name in sys.modules if name.startswith(("agentloom_worker", "tests.fuzz.stream_input"))]
+    read_by = ("tests.fuzz.stream_input", "tests.fuzz.attempt_input")
+    ours = [name for name in sys.modules if name.startswith(("agentloom_worker", *read_by))]
     for name in ours:
         del sys.modules[name]  # to be loaded again, counted
-    with atheris.instrument_imports(include=["agentloom_worker.llm", "tests.fuzz.stream_input"]):
+    with atheris.instrument_imports(include=["agentloom_worker.llm", "agentloom_worker.http", *read_by]):
         target = importlib.import_module("tests.fuzz.stream_input")
     kept.mkdir(parents=True, exist_ok=True)
     bounds = [f"-runs={inputs}", f"-seed={seed}", f"-max_len={_INPUT_MAX}", f"-timeout={_SLOWEST_S}"]

@@ -4,6 +4,7 @@ import random  # noqa: TID251 -- the same for the same seed
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+HEAD = 4  # bytes that choose how the others are read
 CORPUS = Path(__file__).parent / "corpus"
 _INPUT_MAX = 8_000
 _WORDS = (
@@ -38,7 +39,7 @@ def inputs(count: int, seed: int) -> Iterator[bytes]:
         body = _start(chance, whole, lines)
         for _ in range(chance.choice((0, 1, 1, 2, 4, 16))):
             body = chance.choice(_CHANGES)(chance, body, lines)
-        yield chance.randbytes(2) + body[:_INPUT_MAX]
+        yield chance.randbytes(HEAD) + body[:_INPUT_MAX]
 
 
 def _start(chance: random.Random, whole: Sequence[bytes], lines: Sequence[bytes]) -> bytes:

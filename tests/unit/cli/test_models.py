@@ -11,6 +11,7 @@ from agentloom_worker.cli.app import main
 from agentloom_worker.devmodel import DevModel, parse_script
 from agentloom_worker.llm.probe import TOOL_NAME
 from agentloom_worker.llm.profiles import PROFILES
+from tests.unit.http.raw_server import STREAM_HEAD, answer, bytes_of, serving
 
 KEY = "sk-test-0123456789abcdef"
 SCRIPT = {
@@ -259,3 +260,35 @@ def test_a_key_that_is_refused_is_shown_nowhere(
     code, out, err = run(capsys, "discover", "--base-url", model.base_url, "--credential", "env:WRONG_KEY")
     assert code == 1 and "HTTP 401" in err
     assert "sk-wrong" not in out + err
+
+
+ESCAPED = "".join(f"\\u{ord(one):04x}" for one in KEY)
+
+
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+def test_a_key_that_the_endpoint_echoes_is_shown_by_no_command(
+    capsys: pytest.CaptureFixture[str], key: str, as_json: list[str]
+) -> None:
+    listed = {"data": [{"id": f"for-{KEY}", "supported_parameters": [KEY, "tools"], "max_model_len": 8}]}
+    named = {"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "id": KEY, "function": {"name": KEY}}]}}]}
+    bodies = [
+        ("200 OK", json.dumps(listed).encode()),
+        ("200 OK", json.dumps(listed).replace(KEY, ESCAPED).encode()),
+        ("403 Forbidden", json.dumps({"error": {"message": f"no {KEY} {ESCAPED}", "code": KEY}}).encode()),
+        ("404 Not Found", json.dumps({"error": {"message": "no such model"}}).encode()),
+        ("200 OK", json.dumps(listed).encode()),
+    ]
+    stream = (
+        f"data: {json.dumps(named)}\n\ndata: {json.dumps({'choices': [{'finish_reason': KEY}]})}\n\ndata: [DONE]\n\n"
+    )
+    with serving(*(answer(status, body) for status, body in bodies), bytes_of(STREAM_HEAD + stream.encode())) as server:
+        said = ["--base-url", server.base_url, "--credential", key, *as_json]
+        shown = [run(capsys, "discover", *said) for _ in range(2)]
+        assert all(code == 0 and "for-[redacted]" in out and "tools" in out for code, out, _ in shown)
+        shown.append(run(capsys, "discover", *said))
+        shown.append(run(capsys, "probe", "--model", "m", *said))
+        assert "it lists no model m (but for-[redacted])" in shown[-1][2]
+        shown.append(run(capsys, "probe", "--model", "m", *said))
+        assert server.served == 6
+    for _, out, err in shown:
+        assert KEY not in out + err and ESCAPED not in out + err and "0123456789abcdef" not in out + err

@@ -12,6 +12,7 @@ from agentloom_worker.clock import ManualClock
 from agentloom_worker.domain.model import Cancelled, Category, Executed, FirstOutput, ModelOutcome
 from agentloom_worker.domain.policy import RetryClass
 from agentloom_worker.errors import Code, PersistenceUnavailableError
+from agentloom_worker.http.recording import Recording
 from tests.unit.http.raw_server import (
     CHUNKED_HEAD,
     STREAM_HEAD,
@@ -308,6 +309,87 @@ def test_the_end_of_an_error_body_is_not_waited_for(size: int, monkeypatch: pyte
         failure = failed(once(new_adapter(), server.base_url)).failure
         assert server.ended.wait(WAIT_S)
     assert failure.code == Code.MODEL_PROVIDER_ERROR
+
+
+REFUSED = b"HTTP/1.1 500 Internal Server Error\r\nConnection: close\r\n"
+
+
+@pytest.mark.parametrize(("deadline_s", "passes_s"), [(1.0, 1.5), (30.0, 31.0)])
+def test_a_deadline_that_passes_while_an_error_is_read_cancels(deadline_s: float, passes_s: float) -> None:
+    """Also where the limit of the error's body has passed before it."""
+    clock = ManualClock()
+
+    def handler(exchange: Exchange) -> None:
+        exchange.send(REFUSED + b"Content-Length: 1000\r\n\r\nx")
+        assert waiting.wait(WAIT_S)
+        clock.advance(passes_s)
+        exchange.send(b"y")
+        exchange.wait_for_end()
+
+    waiting = threading.Event()
+    attempt = Attempt(deadline_s=deadline_s, recording=_Telling(waiting))
+    with serving(handler) as server:
+        outcome = once(new_adapter(clock=clock), server.base_url, attempt)
+    assert isinstance(outcome, Cancelled)
+    assert (outcome.sent, attempt.cancellation.reason) == (True, CancelReason.DEADLINE)
+
+
+def test_the_limit_of_an_error_body_alone_leaves_the_failure_of_its_status() -> None:
+    clock = ManualClock()
+
+    def handler(exchange: Exchange) -> None:
+        exchange.send(REFUSED + b"Content-Length: 1000\r\n\r\nx")
+        assert waiting.wait(WAIT_S)
+        clock.advance(limits.ERROR_BODY_TIMEOUT_S)
+        exchange.send(b"y")
+        exchange.wait_for_end()
+
+    waiting = threading.Event()
+    attempt = Attempt(deadline_s=30.0, recording=_Telling(waiting))
+    with serving(handler) as server:
+        failure = failed(once(new_adapter(clock=clock), server.base_url, attempt)).failure
+    assert (failure.code, failure.http_status) == (Code.MODEL_PROVIDER_ERROR, 500)
+    assert not attempt.cancellation.cancelled
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        REFUSED + b"\r\nx",
+        REFUSED + b"Content-Length: 1000\r\n\r\nx",
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nnone",
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n{}",
+    ],
+    ids=["an error without a size", "an error", "no stream", "a document"],
+)
+def test_D17_a_cancel_while_a_body_is_read_is_no_end_of_that_body(sent: bytes) -> None:
+    def handler(exchange: Exchange) -> None:
+        exchange.send(sent)
+        exchange.wait_for_end()
+
+    waiting = threading.Event()
+    attempt = Attempt(recording=_Telling(waiting))
+    with serving(handler) as server:
+        thread, outcomes = in_thread(server, attempt)
+        assert waiting.wait(WAIT_S)
+        attempt.cancellation.cancel(CancelReason.STOP)
+        thread.join(2.0)
+        assert not thread.is_alive()
+    (outcome,) = outcomes
+    assert isinstance(outcome, Cancelled)
+    assert attempt.cancellation.reason is CancelReason.STOP
+
+
+class _Telling(Recording):
+    """Tells when the first bytes of a body have been read."""
+
+    def __init__(self, told: threading.Event) -> None:
+        super().__init__()
+        self._told = told
+
+    def take(self, chunk: bytes) -> None:
+        super().take(chunk)
+        self._told.set()
 
 
 def test_a_large_request_that_is_refused_half_way_gives_the_refusal() -> None:

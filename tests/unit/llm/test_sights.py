@@ -44,3 +44,9 @@ def test_a_servers_own_words_are_not_repeated() -> None:
     item = {"type": "reasoning", "content": [{"type": "sk-something SECRET", "text": "x"}]}
     seen = look_at(of(response_streams.closed(0, **item).encode()), "openai-responses")
     assert seen.reasoning == {"of another form"}
+
+
+@pytest.mark.parametrize("media_type", ["", "text/plain", "application/json", "text/event-stream"])
+def test_a_json_document_is_one_whatever_its_type(media_type: str) -> None:
+    seen = look_at(of(streams.S10_JSON, media_type), "openai-chat")
+    assert seen == Sights(readable=True, finish="finish reason tool_calls", unnumbered=True)
