@@ -10,7 +10,7 @@ from agentloom_worker.errors import Code
 from agentloom_worker.frozen import quick_init
 from agentloom_worker.ids import BatchId, BlobId, CallId, NodeId, OperationId, RunId, derived_id
 
-_OK = 200
+_OK, _CONFLICT = 200, 409
 _BROKEN_OFF = frozenset({Code.MODEL_TRANSPORT_FAILED, Code.MODEL_FIRST_OUTPUT_TIMEOUT})
 
 
@@ -117,8 +117,11 @@ class Attempt:
 
     @property
     def answered_failure(self) -> bool:
-        """Whether an error answered it: a status, or an error inside of a 200. What broke off is no answer."""
-        if self.state is not AttemptState.FAILED or self.http_status is None:
+        """Whether an error answered it: a status, or an error inside of a 200.
+
+        What broke off is no answer, and neither is a conflict: the request before is still at work.
+        """
+        if self.state is not AttemptState.FAILED or self.http_status in (None, _CONFLICT):
             return False
         return self.http_status != _OK or self.code not in _BROKEN_OFF
 

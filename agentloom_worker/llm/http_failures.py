@@ -179,7 +179,9 @@ def _class_of_status(status: int) -> tuple[Code, Category, RetryClass | None]:
         return _CLASSES[ErrorClass.RATE_LIMIT]
     if status == 408:
         return Code.MODEL_TRANSPORT_FAILED, Category.TIMEOUT, RetryClass.TRANSPORT
-    if status in _TRANSPORT_STATUSES:
+    # 409 is a lock that passes: the official client repeats it too, and whoever keeps an idempotency key answers so
+    # while the first request under it is still at work (draft-ietf-httpapi-idempotency-key-header-06, 2.7).
+    if status in _TRANSPORT_STATUSES or status == 409:
         return _CLASSES[ErrorClass.TRANSPORT]
     if status >= 500:
         return Code.MODEL_PROVIDER_ERROR, Category.BUSINESS, None

@@ -186,6 +186,7 @@ def test_an_answered_failure_is_asked_anew_under_another_key_and_an_unknown_outc
     overloaded = {"error": {"message": "overloaded", "type": "server_error", "code": None}}
     turns: tuple[dict[str, Any], ...] = (
         {"raw": {"text": begun, "then": "hang_up"}},
+        {"http_error": {"status": 409}},  # the request before is still at work: nothing is kept yet
         {"http_error": {"status": 503}},
         {"raw": {"text": begun, "then": "end"}},
         {"raw": {"text": f"data: {json.dumps(overloaded)}\n\n"}},
@@ -194,11 +195,11 @@ def test_an_answered_failure_is_asked_anew_under_another_key_and_an_unknown_outc
     )
     told = [{"first": number, "answer": turn} for number, turn in enumerate(turns, 1)]
     with dev_model(*told) as model, simulated(database_url) as worker:
-        run_id = ask(worker.ports, http_release(model, **_policy()))
+        run_id = ask(worker.ports, http_release(model, **_policy(max_attempts=7)))
         worker.drive()
         assert answer(worker.ports, run_id) == "at last"
-        assert [request.arrival for request in model.requests] == list(range(1, 7))
+        assert [request.arrival for request in model.requests] == list(range(1, 8))
         keys = [dict(request.headers)["idempotency-key"] for request in model.requests]
         (operation,) = model_operations(worker.ports, run_id)
         first = str(operation.operation_id)
-        assert keys == [first, first, f"{first}-1", f"{first}-1", f"{first}-2", f"{first}-3"]
+        assert keys == [first, first, first, f"{first}-1", f"{first}-1", f"{first}-2", f"{first}-3"]

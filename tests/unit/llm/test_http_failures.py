@@ -30,6 +30,7 @@ SECRET = "sk-test-0123456789abcdef"
         (429, {}, Code.MODEL_RATE_LIMITED, RetryClass.RATE_LIMIT, Executed.NOT_EXECUTED),
         (429, {"code": "insufficient_quota"}, Code.MODEL_RATE_LIMITED, None, Executed.NOT_EXECUTED),
         (408, {}, Code.MODEL_TRANSPORT_FAILED, RetryClass.TRANSPORT, Executed.NOT_EXECUTED),
+        (409, {}, Code.MODEL_PROVIDER_ERROR, RetryClass.TRANSPORT, Executed.NOT_EXECUTED),
         (500, {}, Code.MODEL_PROVIDER_ERROR, RetryClass.TRANSPORT, Executed.UNKNOWN),
         (502, {}, Code.MODEL_PROVIDER_ERROR, RetryClass.TRANSPORT, Executed.UNKNOWN),
         (503, {}, Code.MODEL_PROVIDER_ERROR, RetryClass.TRANSPORT, Executed.UNKNOWN),
