@@ -92,6 +92,7 @@ REQUIREMENTS = {
         (
             "acceptance/test_streams_killed.py::test_C09_D18_a_stream_whose_worker_is_killed_is_sent_again_and_nothing_of_it_is_joined",
             "contract/test_adapters.py::test_C09_what_a_broken_attempt_brought_is_in_no_later_answer",
+            "acceptance/test_provider.py::test_C09_nothing_of_a_broken_attempt_is_in_any_later_request",
         ),
     ),
     "C10": Requirement(

@@ -1,20 +1,34 @@
 """A provider that fails for a while: attempts, waits and what is held meanwhile, read from rows and from its log."""
 
+import json
 from typing import Any
 
 import pytest
 
 from agentloom_worker import telemetry
+from agentloom_worker.audit import run_audit
 from agentloom_worker.clock import ManualClock
-from agentloom_worker.domain.operation import AttemptState
+from agentloom_worker.domain.model import Executed
+from agentloom_worker.domain.operation import AttemptState, OperationStatus
 from agentloom_worker.domain.run import RunStatus
 from agentloom_worker.errors import Code
 from agentloom_worker.ids import RunId
 from agentloom_worker.leases.local import LocalFastPath
 from agentloom_worker.runtime.lane import endpoint_of
 from agentloom_worker.runtime.ports import US, Ports, Settings
-from tests.acceptance.harness import answer, ask, attempts, dev_model, http_release, over, rows, run_of, simulated
-from tests.factories import release_document
+from tests.acceptance.harness import (
+    answer,
+    ask,
+    attempts,
+    dev_model,
+    http_release,
+    model_operations,
+    over,
+    rows,
+    run_of,
+    simulated,
+)
+from tests.factories import python_tool, release_document
 from tests.simulator import Worker
 from tests.unit.http.raw_server import STREAM_HEAD, Exchange, serving
 from tests.unit.llm.streams import S01
@@ -272,3 +286,65 @@ def test_D23_a_wait_beyond_the_deadline_ends_the_run_at_once(database_url: str) 
         assert (run.status, run.end_code) == (RunStatus.FAILED, Code.MODEL_RATE_LIMITED)
         assert run.ended_at is not None and run.ended_at < run.deadline_at
         assert len(model.requests) == len(attempts(ports, run_id)) == 1
+
+
+TOO_LONG = {"error": {"message": "too long", "type": "invalid_request_error", "code": "context_length_exceeded"}}
+
+
+@pytest.mark.parametrize("protocol", ["openai-chat", "openai-responses"])
+@pytest.mark.parametrize(
+    ("refusal", "executed"),
+    [
+        ({"http_error": {"status": 400, "body": TOO_LONG}}, Executed.NOT_EXECUTED),
+        ({"http_error": {"status": 413, "body": TOO_LONG}}, Executed.NOT_EXECUTED),
+        ({"raw": {"text": f"data: {json.dumps(TOO_LONG)}\n\ndata: [DONE]\n\n"}}, Executed.EXECUTED),
+    ],
+    ids=["400", "413", "inside of a 200"],
+)
+def test_a_request_that_is_too_long_for_its_provider_ends_the_role_without_another_attempt(
+    database_url: str, protocol: str, refusal: dict[str, Any], executed: Executed
+) -> None:
+    main = {"protocol": protocol, "retry": {"max_attempts": 5, "initial_ms": 10}}
+    with dev_model({"answer": refusal}) as model, simulated(database_url) as worker:
+        ports = worker.ports
+        run_id = ask(ports, http_release(model, models={"main": main}), "unlucky")
+        worker.drive()
+        run = run_of(ports, run_id)
+        assert (run.status, run.end_code) == (RunStatus.FAILED, Code.MODEL_CONTEXT_LENGTH_EXCEEDED)
+        (operation,) = model_operations(ports, run_id)
+        assert (operation.status, operation.executed) == (OperationStatus.FAILED, executed)
+        assert [attempt.code for attempt in attempts(ports, run_id)] == [Code.MODEL_CONTEXT_LENGTH_EXCEEDED]
+        assert len(model.requests) == 1
+        # A ticket comes back where nothing was generated.
+        assert (run.loops_used, run.loops_reserved) == (int(executed is Executed.EXECUTED), 0)
+        assert list(run_audit(ports)) == []
+
+
+@pytest.mark.parametrize("protocol", ["openai-chat", "openai-responses"])
+def test_C09_nothing_of_a_broken_attempt_is_in_any_later_request(
+    database_url: str, protocol: str, tool_calls: list[tuple[str, object]]
+) -> None:
+    stale = {
+        "text": "stale words",
+        "reasoning": "stale thoughts",
+        "tool_calls": [{"name": "echo", "arguments": {"text": "stale call"}}],
+        "cut": {"then": "hang_up"},
+    }
+    fresh = {"tool_calls": [{"name": "echo", "arguments": {"text": "fresh call"}}]}
+    turns = (
+        {"when": {"assistant_turns": 0}, "first": 1, "answer": stale},
+        {"when": {"assistant_turns": 0}, "answer": fresh},
+        {"answer": {"text": "fresh words"}},
+    )
+    main = {"protocol": protocol, "retry": {"initial_ms": 10}}
+    with dev_model(*turns) as model, simulated(database_url) as worker:
+        run_id = ask(worker.ports, http_release(model, {"echo": python_tool()}, models={"main": main}))
+        worker.drive()
+        assert answer(worker.ports, run_id) == "fresh words"
+        first, second, third = [request.body or b"" for request in model.requests]
+        assert first == second, "the same bytes"
+        assert b"stale" not in third and b"fresh call" in third
+        assert tool_calls == [("echo", "fresh call")]
+        broken, whole, _ = attempts(worker.ports, run_id)
+        assert b"stale words" in (broken.partial or b"") and b"stale call" in (broken.partial or b"")
+        assert (broken.state, whole.state, whole.partial) == (AttemptState.FAILED, AttemptState.COMPLETE, None)
