@@ -71,6 +71,7 @@ REQUIREMENTS = {
             "acceptance/test_delivery_oracle.py::test_C02_C07_C08_L13_the_same_for_long",
             "contract/test_adapter_limits.py::test_C07_a_first_output_of_any_kind_ends_its_limit",
             "contract/test_adapter_limits.py::test_C07_what_comes_before_a_first_output_does_not_end_its_limit",
+            "acceptance/test_receipt.py::test_C07_a_first_output_that_delivers_no_input_is_committed_with_the_end_of_its_attempt",
         ),
     ),
     "C08": Requirement(
@@ -103,6 +104,7 @@ REQUIREMENTS = {
             "acceptance/test_delivery.py::test_C10_an_accept_that_was_taken_over_meanwhile_writes_nothing",
             "acceptance/test_delivery.py::test_C10_repeated_wake_ups_of_an_accept_append_once_and_cost_one_ticket",
             "contract/test_adapters.py::test_C10_what_follows_the_final_frame_changes_nothing",
+            "acceptance/test_delivery.py::test_C10_an_answer_that_is_accepted_already_or_was_never_whole_is_parked_and_not_appended",
         ),
     ),
     "C11": Requirement(
@@ -629,6 +631,7 @@ REQUIREMENTS = {
             "unit/llm/test_openai_chat.py::test_S02_a_body_that_ends_before_its_frame_is_incomplete_in_every_profile",
             "unit/llm/test_openai_chat.py::test_S02_a_stream_without_its_last_frames_is_never_success",
             "unit/llm/test_openai_responses.py::test_S02_done_without_a_final_frame_is_incomplete",
+            "contract/test_adapter_limits.py::test_S02_done_without_an_end_of_the_answer_ends_the_attempt_though_the_connection_stays",
         ),
     ),
     "S03": Requirement(

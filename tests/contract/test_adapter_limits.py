@@ -152,3 +152,21 @@ def test_D17_a_cancel_between_two_events_of_one_chunk_is_the_end_of_the_second(p
     else:
         (call,) = outcome.partial.calls
         assert (call.name, call.arguments_text) == ("add", "")
+
+
+def test_S02_done_without_an_end_of_the_answer_ends_the_attempt_though_the_connection_stays(protocol: str) -> None:
+    """As proxies close politely that have lost the provider behind them."""
+    body = stream_of(protocol, {"text": "Hi", "usage": "none"})
+    first = body.index(b"\n\n", body.index(b"Hi")) + 2
+
+    def polite(exchange: Exchange) -> None:
+        exchange.send(STREAM_HEAD + body[:first] + b"data: [DONE]\n\n")
+        exchange.wait_for_end()
+
+    with serving(polite) as server:
+        outcome = failed(once(new_adapter(protocol), server.base_url, Attempt(deadline_s=2 * WAIT_S)))
+        assert server.ended.wait(WAIT_S), "the stream was left open"
+    failure = outcome.failure
+    assert (failure.code, failure.retry_class) == (Code.MODEL_TRANSPORT_FAILED, RetryClass.TRANSPORT)
+    assert failure.message.startswith("the stream said [DONE] without a fin")
+    assert (failure.external_outcome, outcome.partial.text) == (Executed.UNKNOWN, "Hi")
