@@ -733,6 +733,7 @@ REQUIREMENTS = {
             "unit/llm/test_golden_cuts.py::test_S06_S07_S08_a_stream_that_is_broken_off_anywhere_is_not_complete",
             "unit/llm/test_openai_chat.py::test_S08_calls_stand_although_the_finish_reason_says_stop",
             "unit/llm/test_responses_assembly.py::test_S08_an_unfinished_call_in_a_completed_answer_is_an_error",
+            "acceptance/test_streams.py::test_S08_calls_are_made_although_the_finish_reason_says_stop",
         ),
     ),
     "S09": Requirement(
@@ -780,6 +781,7 @@ REQUIREMENTS = {
             "contract/test_adapter_limits.py::test_S10_an_idle_limit_ends_a_silence_that_is_longer_and_none_that_is_shorter",
             "contract/test_adapter_limits.py::test_S10_the_deadline_ends_a_silence_whether_an_idle_limit_is_set_or_not",
             "contract/test_adapter_limits.py::test_S10_without_an_idle_limit_a_silence_of_any_length_ends_nothing",
+            "acceptance/test_streams.py::test_S10_a_stream_that_is_silent_for_100_s_is_ended_by_an_idle_limit_of_its_release_and_by_no_other",
         ),
     ),
     "K01": Requirement(

@@ -322,7 +322,7 @@ def test_a_context_that_is_too_long_for_the_provider_ends_the_role_without_a_ret
 
 
 def test_C07_a_first_output_that_delivers_no_input_is_committed_with_the_end_of_its_attempt(database_url: str) -> None:
-    """A commit of its own is for words that wait for it: here the first request claims the question, the second none."""
+    """A commit of its own is for words that wait for it: the first request claims the question, the second none."""
     calls = {"tool_calls": [{"name": "echo", "arguments": {"text": "a"}}]}
     turns = {"when": {"assistant_turns": 0}, "answer": calls}, {"answer": {"text": "done"}}
     with dev_model(*turns) as model, simulated(database_url) as worker:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from agentloom_worker import faults
 from agentloom_worker.devmodel import DevModel
 from agentloom_worker.domain.model import Executed, FirstOutput, FirstOutputKind
 from agentloom_worker.domain.operation import AttemptState, OperationKind, OperationStatus
@@ -36,6 +37,7 @@ from tests.acceptance.harness import (
     simulated,
     wait_for,
 )
+from tests.contract.model_adapters import LeapingClock
 from tests.factories import python_tool
 
 SECRET = "what nobody may see of a broken stream"
@@ -291,6 +293,29 @@ def test_S06_a_call_that_the_filter_cut_is_not_executed(
         assert tool_calls == []
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("broken", [False, True])
+def test_S08_calls_are_made_although_the_finish_reason_says_stop(
+    clean_sqlite: str, protocol: str, tool_calls: list[tuple[str, object]], broken: bool
+) -> None:
+    """Each by itself: one whose arguments are no JSON is answered with what is wrong, the others are executed."""
+    calls = [
+        {"name": "echo", "arguments_text": '{"text": "a"}'},
+        {"name": "echo", "arguments_text": '{"text": ' if broken else '{"text": "b"}'},
+    ]
+    told = {"tool_calls": calls, "finish_reason": "stop"}
+    turns = {"when": {"assistant_turns": 0}, "answer": told}, {"answer": {"text": "done"}}
+    with dev_model(*turns) as model, simulated(clean_sqlite) as worker:
+        document = http_release(model, {"echo": python_tool()}, models={"main": {"protocol": protocol}})
+        run_id = ask(worker.ports, document)
+        worker.drive()
+        assert answer(worker.ports, run_id) == "done"
+        made = [one.code for one in operations(worker.ports, run_id, OperationKind.TOOL)]
+        assert made == [None, Code.TOOL_ARGUMENTS_INVALID if broken else None]
+        assert tool_calls == [("echo", "a")] + ([] if broken else [("echo", "b")])
+        assert kinds(worker.ports, run_id)[2:5] == ["assistant", "tool_result", "tool_result"]
+
+
 def test_S10_a_compressed_stream_is_read_like_any_other(clean_sqlite: str) -> None:
     packed = base64.b64encode(gzip.compress(_stream(*WHOLE).encode())).decode()
     headers = {"content-type": "text/event-stream", "content-encoding": "gzip"}
@@ -313,6 +338,39 @@ def test_S10_a_stream_that_stalls_ends_by_the_idle_limit_and_is_sent_again(datab
         assert first.first_output is not None and first.partial is not None
         _assert_nothing_seen(worker.ports, run_id)
         assert model.wait_until(lambda requests: requests[0].client_gone)
+
+
+@pytest.mark.parametrize(
+    ("limit", "states"),
+    [
+        ({}, [AttemptState.COMPLETE]),
+        ({"idle_timeout_ms": 150_000}, [AttemptState.COMPLETE]),
+        ({"idle_timeout_ms": 50_000}, [AttemptState.FAILED, AttemptState.COMPLETE]),
+    ],
+    ids=["none", "longer", "shorter"],
+)
+def test_S10_a_stream_that_is_silent_for_100_s_is_ended_by_an_idle_limit_of_its_release_and_by_no_other(
+    clean_sqlite: str, limit: dict[str, int], states: list[AttemptState]
+) -> None:
+    clock = LeapingClock()
+    slow = {"text": "slow but whole", "chunk_chars": 4, "hold": {"gate": "go", "after_chunks": 1}}
+    with dev_model({"answer": slow}) as model, simulated(clean_sqlite, clock=clock) as worker:
+
+        def trigger(point: str, _step: str) -> None:
+            if point == "first_output.saved" and not model.requests[1:]:
+                clock.leaping = True
+                model.open_gate("go")
+            elif point == "effect.done":
+                clock.leaping = False
+
+        faults.install(trigger)
+        try:
+            run_id = ask(worker.ports, http_release(model, models={"main": {"retry": SOON, **limit}}))
+            worker.drive()
+        finally:
+            faults.install(None)
+        assert answer(worker.ports, run_id) == "slow but whole"
+        assert [attempt.state for attempt in attempts(worker.ports, run_id)] == states
 
 
 def _responses(model: DevModel, tools: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -3,29 +3,16 @@
 import pytest
 
 from agentloom_worker.cancellation import CancelReason
-from agentloom_worker.clock import ManualClock
 from agentloom_worker.domain.model import Cancelled, Category, Executed, FirstOutput, FirstOutputKind, ModelOutcome
 from agentloom_worker.domain.policy import RetryClass
 from agentloom_worker.errors import Code
-from tests.contract.model_adapters import PROTOCOLS, model_of, new_adapter, stream_of
+from tests.contract.model_adapters import LEAP_S, PROTOCOLS, LeapingClock, model_of, new_adapter, stream_of
 from tests.unit.http.raw_server import STREAM_HEAD, WAIT_S, Exchange, bytes_of, serving
 from tests.unit.llm.calls import Attempt, completed, failed, once
 
 pytestmark = pytest.mark.parametrize("protocol", PROTOCOLS)
 
-LEAP_S = 100.0
 STORY = {"text": "Hi, and more", "chunk_chars": 2}
-
-
-class LeapingClock(ManualClock):
-    """Once it leaps, each look at the clock comes a hundred seconds after the one before."""
-
-    leaping = False
-
-    def monotonic_s(self) -> float:
-        if self.leaping:
-            self.advance(LEAP_S)
-        return super().monotonic_s()
 
 
 def stalled(protocol: str, *, idle_timeout_s: float | None, deadline_s: float) -> tuple[ModelOutcome, Attempt]:
