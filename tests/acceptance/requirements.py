@@ -646,6 +646,7 @@ REQUIREMENTS = {
             "unit/llm/test_http_failures.py::test_S03_an_error_frame_is_classified_by_its_codes",
             "unit/llm/test_openai_chat.py::test_S03_an_error_inside_a_200_stream_is_a_provider_error",
             "unit/llm/test_profiles.py::test_S03_an_error_in_base_resp_is_a_provider_error_where_the_profile_says_so",
+            "contract/test_adapter_limits.py::test_S03_an_error_inside_a_200_that_echoes_the_key_quotes_it_nowhere",
         ),
     ),
     "S04": Requirement(

@@ -6,9 +6,18 @@ from agentloom_worker.cancellation import CancelReason
 from agentloom_worker.domain.model import Cancelled, Category, Executed, FirstOutput, FirstOutputKind, ModelOutcome
 from agentloom_worker.domain.policy import RetryClass
 from agentloom_worker.errors import Code
-from tests.contract.model_adapters import LEAP_S, PROTOCOLS, LeapingClock, model_of, new_adapter, stream_of
+from tests.contract.model_adapters import (
+    ERRORS,
+    LEAP_S,
+    PROTOCOLS,
+    LeapingClock,
+    model_of,
+    new_adapter,
+    stream_of,
+    told,
+)
 from tests.unit.http.raw_server import STREAM_HEAD, WAIT_S, Exchange, bytes_of, serving
-from tests.unit.llm.calls import Attempt, completed, failed, once
+from tests.unit.llm.calls import SECRET, Attempt, completed, failed, once
 
 pytestmark = pytest.mark.parametrize("protocol", PROTOCOLS)
 
@@ -157,3 +166,13 @@ def test_S02_done_without_an_end_of_the_answer_ends_the_attempt_though_the_conne
     assert (failure.code, failure.retry_class) == (Code.MODEL_TRANSPORT_FAILED, RetryClass.TRANSPORT)
     assert failure.message.startswith("the stream said [DONE] without a fin")
     assert (failure.external_outcome, outcome.partial.text) == (Executed.UNKNOWN, "Hi")
+
+
+def test_S03_an_error_inside_a_200_that_echoes_the_key_quotes_it_nowhere(protocol: str) -> None:
+    event = ERRORS[protocol]("server_error") | {"message": f"no such key: {SECRET}"}
+    if protocol == "openai-chat":
+        event = {"error": {"code": "server_error", "message": f"no such key: {SECRET}"}}
+    outcome = failed(told(protocol, {"text": "so far", "cut": {"then": "error", "after_chunks": 0, "event": event}}))
+    assert outcome.failure.code is Code.MODEL_PROVIDER_ERROR
+    assert outcome.failure.message.endswith("(server_error): no such key: [redacted]")
+    assert SECRET not in repr(outcome)
