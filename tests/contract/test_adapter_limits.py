@@ -7,7 +7,6 @@ from agentloom_worker.domain.model import Cancelled, Category, Executed, FirstOu
 from agentloom_worker.domain.policy import RetryClass
 from agentloom_worker.errors import Code
 from tests.contract.model_adapters import (
-    ERRORS,
     LEAP_S,
     PROTOCOLS,
     LeapingClock,
@@ -17,7 +16,7 @@ from tests.contract.model_adapters import (
     told,
 )
 from tests.unit.http.raw_server import STREAM_HEAD, WAIT_S, Exchange, bytes_of, serving
-from tests.unit.llm.calls import SECRET, Attempt, completed, failed, once
+from tests.unit.llm.calls import Attempt, completed, failed, once
 
 pytestmark = pytest.mark.parametrize("protocol", PROTOCOLS)
 
@@ -169,10 +168,12 @@ def test_S02_done_without_an_end_of_the_answer_ends_the_attempt_though_the_conne
 
 
 def test_S03_an_error_inside_a_200_that_echoes_the_key_quotes_it_nowhere(protocol: str) -> None:
-    event = ERRORS[protocol]("server_error") | {"message": f"no such key: {SECRET}"}
-    if protocol == "openai-chat":
-        event = {"error": {"code": "server_error", "message": f"no such key: {SECRET}"}}
-    outcome = failed(told(protocol, {"text": "so far", "cut": {"then": "error", "after_chunks": 0, "event": event}}))
+    """Also a key that does not look like one."""
+    key = "plover7731"
+    said = {"code": "server_error", "message": f"no such thing: {key}"}
+    event = {"error": said} if protocol == "openai-chat" else {"type": "error", **said}
+    answer = {"text": "so far", "cut": {"then": "error", "after_chunks": 0, "event": event}}
+    outcome = failed(told(protocol, answer, Attempt(api_key=key)))
     assert outcome.failure.code is Code.MODEL_PROVIDER_ERROR
-    assert outcome.failure.message.endswith("(server_error): no such key: [redacted]")
-    assert SECRET not in repr(outcome)
+    assert outcome.failure.message.endswith(" (server_error): no such thing: [redacted]")
+    assert key not in repr(outcome)
