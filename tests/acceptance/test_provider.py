@@ -348,3 +348,22 @@ def test_C09_nothing_of_a_broken_attempt_is_in_any_later_request(
         broken, whole, _ = attempts(worker.ports, run_id)
         assert b"stale words" in (broken.partial or b"") and b"stale call" in (broken.partial or b"")
         assert (broken.state, whole.state, whole.partial) == (AttemptState.FAILED, AttemptState.COMPLETE, None)
+
+
+@pytest.mark.parametrize("protocol", ["openai-chat", "openai-responses"])
+def test_each_attempt_of_an_operation_carries_its_id_as_the_idempotency_key(database_url: str, protocol: str) -> None:
+    call = {"tool_calls": [{"name": "echo", "arguments": {"text": "a"}}]}
+    turns = (
+        {"when": {"assistant_turns": 0}, "first": 2, "answer": {"http_error": {"status": 503}}},
+        {"when": {"assistant_turns": 0}, "answer": call},
+        {"answer": {"text": "done"}},
+    )
+    main = {"protocol": protocol, "retry": {"initial_ms": 10}}
+    with dev_model(*turns) as model, simulated(database_url) as worker:
+        run_id = ask(worker.ports, http_release(model, {"echo": python_tool()}, models={"main": main}))
+        worker.drive()
+        assert answer(worker.ports, run_id) == "done"
+        first, second = (str(one.operation_id) for one in model_operations(worker.ports, run_id))
+        headers = [dict(request.headers) for request in model.requests]
+        assert [one["idempotency-key"] for one in headers] == [first, first, first, second]
+        assert {(one["accept"], one["accept-encoding"]) for one in headers} == {("text/event-stream", "identity")}
