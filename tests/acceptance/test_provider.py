@@ -367,3 +367,26 @@ def test_each_attempt_of_an_operation_carries_its_id_as_the_idempotency_key(data
         headers = [dict(request.headers) for request in model.requests]
         assert [one["idempotency-key"] for one in headers] == [first, first, first, second]
         assert {(one["accept"], one["accept-encoding"]) for one in headers} == {("text/event-stream", "identity")}
+
+
+def test_A19_what_an_earlier_attempt_may_have_generated_is_paid_though_the_last_one_never_left(
+    database_url: str,
+) -> None:
+    """A 503 may come after a generation. The deadline passes before the next attempt, whose row is met first."""
+    limits = {"agent": {"limits": {"deadline_s": 60}}}
+    with dev_model(_failing(503)) as model, simulated(database_url) as worker:
+        ports = worker.ports
+        run_id = ask(ports, http_release(model, **limits), "unlucky")
+        worker.drive(until=lambda: len(attempts(ports, run_id)) == 2)
+        (row,) = rows(ports, run_id, "attempt_model")
+        worker.clock.advance(s=61)
+        assert worker.runner.run(row.dispatch_id)
+        (operation,) = model_operations(ports, run_id)
+        assert (operation.status, operation.executed) == (OperationStatus.CANCELLED, Executed.UNKNOWN)
+        worker.drive()
+        run = run_of(ports, run_id)
+        assert (run.status, run.loops_used, run.loops_reserved) == (RunStatus.TIMED_OUT, 1, 0)
+        states = [(attempt.state, attempt.reason) for attempt in attempts(ports, run_id)]
+        assert states == [(AttemptState.FAILED, None), (AttemptState.CANCELLED, "deadline")]
+        assert len(model.requests) == 1
+        assert list(run_audit(ports)) == []
