@@ -442,6 +442,7 @@ REQUIREMENTS = {
             "unit/llm/test_transport.py::test_D17_a_cancel_wakes_a_blocked_tls_read",
             "unit/llm/test_transport.py::test_D17_a_cancel_wakes_a_tls_handshake_that_nobody_answers",
             "contract/test_adapter_limits.py::test_D17_a_cancel_between_two_events_of_one_chunk_is_the_end_of_the_second",
+            "contract/test_adapter_limits.py::test_D17_a_cancel_amid_the_body_of_a_refusal_is_a_cancel",
         ),
     ),
     "D18": Requirement(
@@ -783,6 +784,7 @@ REQUIREMENTS = {
             "contract/test_adapter_limits.py::test_S10_the_deadline_ends_a_silence_whether_an_idle_limit_is_set_or_not",
             "contract/test_adapter_limits.py::test_S10_without_an_idle_limit_a_silence_of_any_length_ends_nothing",
             "acceptance/test_streams.py::test_S10_a_stream_that_is_silent_for_100_s_is_ended_by_an_idle_limit_of_its_release_and_by_no_other",
+            "contract/test_adapter_limits.py::test_S10_a_document_that_is_too_large_is_a_protocol_error_and_not_sent_again",
         ),
     ),
     "K01": Requirement(

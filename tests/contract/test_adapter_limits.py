@@ -1,11 +1,15 @@
 """The limits of an attempt, for every model protocol, on a clock that leaps: nothing here waits for time."""
 
+import threading
+
 import pytest
 
+from agentloom_worker import limits
 from agentloom_worker.cancellation import CancelReason
 from agentloom_worker.domain.model import Cancelled, Category, Executed, FirstOutput, FirstOutputKind, ModelOutcome
 from agentloom_worker.domain.policy import RetryClass
 from agentloom_worker.errors import Code
+from agentloom_worker.http.recording import Recording
 from tests.contract.model_adapters import (
     LEAP_S,
     PROTOCOLS,
@@ -177,3 +181,38 @@ def test_S03_an_error_inside_a_200_that_echoes_the_key_quotes_it_nowhere(protoco
     assert outcome.failure.code is Code.MODEL_PROVIDER_ERROR
     assert outcome.failure.message.endswith(" (server_error): no such thing: [redacted]")
     assert key not in repr(outcome)
+
+
+def test_D17_a_cancel_amid_the_body_of_a_refusal_is_a_cancel(protocol: str) -> None:
+    """The status alone would settle the class of a refusal; a stop is a stop all the same."""
+    taken = threading.Event()
+
+    class Noticing(Recording):
+        def take(self, piece: bytes) -> None:
+            super().take(piece)
+            taken.set()
+
+    attempt = Attempt(recording=Noticing())
+
+    def refuse(exchange: Exchange) -> None:
+        exchange.send(b"HTTP/1.1 503 Busy\r\nContent-Length: 1000\r\n\r\n{")
+        assert taken.wait(WAIT_S)
+        attempt.cancellation.cancel(CancelReason.STOP)
+        exchange.wait_for_end()
+
+    with serving(refuse) as server:
+        outcome = once(new_adapter(protocol), server.base_url, attempt)
+        assert server.ended.wait(WAIT_S), "the connection was left open"
+    assert isinstance(outcome, Cancelled)
+    assert (outcome.sent, attempt.cancellation.reason) == (True, CancelReason.STOP)
+
+
+def test_S10_a_document_that_is_too_large_is_a_protocol_error_and_not_sent_again(
+    protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SSE_EVENT_BYTES_MAX", 1000)
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
+    with serving(bytes_of(head + b'{"text": "' + b"x" * 2000 + b'"}')) as server:
+        failure = failed(once(new_adapter(protocol), server.base_url)).failure
+    assert (failure.code, failure.retry_class) == (Code.MODEL_PROTOCOL_ERROR, None)
+    assert failure.message == "the answer is larger than 1000 bytes"
