@@ -4,7 +4,7 @@ It uses the same store, steps and sweep as every deployment; only time is ours.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agentloom_worker.bootstrap import invoke_inline, make_ports
@@ -14,7 +14,7 @@ from agentloom_worker.ids import DispatchId, ProcessId
 from agentloom_worker.leases import FastPath
 from agentloom_worker.runtime.dispatch import Sweeper
 from agentloom_worker.runtime.lease import Keeper
-from agentloom_worker.runtime.ports import ALL_QUEUES, Ports, Settings
+from agentloom_worker.runtime.ports import ALL_QUEUES, Chance, Ports, Settings
 from agentloom_worker.runtime.step import StepRunner
 
 ROUNDS_MAX = 5000
@@ -75,8 +75,12 @@ def make_worker(
     solitary: bool = True,
     seed: int = 7,
     fast: FastPath | None = None,
+    chance: Chance | None = None,
 ) -> Worker:
-    """A worker whose tools run in the calling thread and whose clock stands until it is moved."""
+    """A worker whose tools run in the calling thread and whose clock stands until it is moved.
+
+    `chance` takes the place of the dice that `seed` makes.
+    """
     clock = clock or ManualClock()
     published: list[WakeUp] = []
     ports = make_ports(
@@ -89,6 +93,8 @@ def make_worker(
         seed=seed,
         fast=fast,
     )
+    if chance is not None:
+        ports = replace(ports, chance=chance)
     keeper = Keeper(ports)
     runner = StepRunner(ports, ProcessId(ports.ids.new()), keeper, solitary=solitary)
     return Worker(ports, runner, keeper, Sweeper(ports), clock, published)

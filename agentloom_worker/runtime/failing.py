@@ -134,8 +134,8 @@ def _parks(error: Exception) -> bool:
 
 
 def describe_error(error: Exception) -> str:
-    """The error with where it was raised; no values of variables, so no bodies and no secrets."""
-    message = error.message if isinstance(error, AgentloomError) else type(error).__name__
+    """The error, by its code if it is one of ours, with where it was raised; no values of variables, so no secrets."""
+    message = f"{error.code}: {error.message}" if isinstance(error, AgentloomError) else type(error).__name__
     frames = traceback.extract_tb(error.__traceback__)[-6:]
     places = " < ".join(f"{frame.name}:{frame.lineno}" for frame in reversed(frames))
     return f"{conceal_known(message)[:600]} [{places}]"

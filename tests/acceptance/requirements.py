@@ -69,6 +69,9 @@ REQUIREMENTS = {
             "unit/llm/test_responses_assembly.py::test_C07_what_counts_as_output_of_responses",
             "acceptance/test_delivery_oracle.py::test_C02_C07_C08_L13_every_input_is_where_the_account_says_whatever_happens",
             "acceptance/test_delivery_oracle.py::test_C02_C07_C08_L13_the_same_for_long",
+            "contract/test_adapter_limits.py::test_C07_a_first_output_of_any_kind_ends_its_limit",
+            "contract/test_adapter_limits.py::test_C07_what_comes_before_a_first_output_does_not_end_its_limit",
+            "acceptance/test_receipt.py::test_C07_a_first_output_that_delivers_no_input_is_committed_with_the_end_of_its_attempt",
         ),
     ),
     "C08": Requirement(
@@ -90,6 +93,7 @@ REQUIREMENTS = {
         (
             "acceptance/test_streams_killed.py::test_C09_D18_a_stream_whose_worker_is_killed_is_sent_again_and_nothing_of_it_is_joined",
             "contract/test_adapters.py::test_C09_what_a_broken_attempt_brought_is_in_no_later_answer",
+            "acceptance/test_provider.py::test_C09_nothing_of_a_broken_attempt_is_in_any_later_request",
         ),
     ),
     "C10": Requirement(
@@ -100,6 +104,7 @@ REQUIREMENTS = {
             "acceptance/test_delivery.py::test_C10_an_accept_that_was_taken_over_meanwhile_writes_nothing",
             "acceptance/test_delivery.py::test_C10_repeated_wake_ups_of_an_accept_append_once_and_cost_one_ticket",
             "contract/test_adapters.py::test_C10_what_follows_the_final_frame_changes_nothing",
+            "acceptance/test_delivery.py::test_C10_an_answer_that_is_accepted_already_or_was_never_whole_is_parked_and_not_appended",
         ),
     ),
     "C11": Requirement(
@@ -437,6 +442,8 @@ REQUIREMENTS = {
             "unit/llm/test_openai_chat_limits.py::test_D17_nothing_that_arrived_is_handled_after_the_cancel",
             "unit/llm/test_transport.py::test_D17_a_cancel_wakes_a_blocked_tls_read",
             "unit/llm/test_transport.py::test_D17_a_cancel_wakes_a_tls_handshake_that_nobody_answers",
+            "contract/test_adapter_limits.py::test_D17_a_cancel_between_two_events_of_one_chunk_is_the_end_of_the_second",
+            "contract/test_adapter_limits.py::test_D17_a_cancel_amid_the_body_of_a_refusal_is_a_cancel",
         ),
     ),
     "D18": Requirement(
@@ -494,14 +501,17 @@ REQUIREMENTS = {
             "acceptance/test_provider.py::test_D23_a_wish_beyond_all_bounds_ends_the_run_at_once",
             "acceptance/test_provider.py::test_D23_an_odd_wish_is_kept_as_far_as_it_is_one_and_is_the_policys_wait_otherwise",
             "unit/llm/test_http_failures.py::test_D23_whatever_the_header_says_the_wait_is_bounded",
-            "acceptance/test_provider.py::test_D23_each_attempt_is_one_request_and_the_wait_grows_with_jitter",
-            "acceptance/test_provider.py::test_D23_no_slot_is_held_while_a_run_waits_for_its_provider",
-            "acceptance/test_provider.py::test_D23_retry_after_is_kept_exactly_plus_at_most_the_first_delay",
             "contract/test_adapters.py::test_D23_a_refusal_has_the_class_of_its_status_and_code",
             "contract/test_adapters.py::test_D23_each_attempt_is_one_request_and_hands_on_what_retry_after_says",
             "unit/llm/test_openai_chat_limits.py::test_D23_a_rate_limit_has_its_own_class",
             "unit/llm/test_openai_chat_limits.py::test_D23_each_attempt_is_one_request_and_hands_on_what_retry_after_says",
             "unit/llm/test_profiles.py::test_D23_the_codes_of_a_provider_decide_before_the_common_tables",
+            "acceptance/test_provider.py::test_D23_a_provider_that_is_broken_for_20_s_is_asked_once_an_attempt",
+            "acceptance/test_provider.py::test_D23_neither_a_slot_nor_a_place_at_the_endpoint_is_held_while_a_run_waits_for_its_provider",
+            "acceptance/test_provider.py::test_D23_retry_after_wins_over_the_policy_and_is_spread_over_at_most_the_first_delay",
+            "acceptance/test_provider.py::test_D23_the_dice_of_two_processes_differ",
+            "acceptance/test_provider.py::test_D23_the_wait_grows_by_the_multiplier_up_to_its_longest_and_jitter_only_shortens_it",
+            "acceptance/test_provider.py::test_D23_the_wait_of_a_release_that_says_nothing_is_one_second_doubled_with_full_jitter",
         ),
     ),
     "D24": Requirement(
@@ -632,6 +642,7 @@ REQUIREMENTS = {
             "unit/llm/test_openai_chat.py::test_S02_a_body_whose_packing_does_not_end_is_broken_off",
             "unit/llm/test_openai_chat.py::test_S02_a_stream_without_its_last_frames_is_never_success",
             "unit/llm/test_openai_responses.py::test_S02_done_without_a_final_frame_is_incomplete",
+            "contract/test_adapter_limits.py::test_S02_done_without_an_end_of_the_answer_ends_the_attempt_though_the_connection_stays",
         ),
     ),
     "S03": Requirement(
@@ -650,6 +661,7 @@ REQUIREMENTS = {
             "unit/llm/test_http_failures.py::test_S03_an_error_frame_is_classified_by_its_codes",
             "unit/llm/test_openai_chat.py::test_S03_an_error_inside_a_200_stream_is_a_provider_error",
             "unit/llm/test_profiles.py::test_S03_an_error_in_base_resp_is_a_provider_error_where_the_profile_says_so",
+            "contract/test_adapter_limits.py::test_S03_an_error_inside_a_200_that_echoes_the_key_quotes_it_nowhere",
         ),
     ),
     "S04": Requirement(
@@ -705,6 +717,9 @@ REQUIREMENTS = {
             "unit/llm/test_openai_chat.py::test_S06_a_content_filter_is_carried_as_finish_reason",
             "unit/llm/test_openai_chat.py::test_S06_a_refusal_is_kept_apart_from_text_and_counts_as_output",
             "unit/llm/test_openai_responses.py::test_S06_a_refusal_of_responses_is_kept_apart_from_text",
+            "acceptance/test_streams.py::test_S06_a_call_that_the_filter_cut_is_not_executed",
+            "acceptance/test_streams.py::test_S06_a_refusal_is_the_answer_and_marked_as_one",
+            "acceptance/test_streams.py::test_S06_an_answer_that_the_filter_withheld_is_a_failure_and_no_empty_answer",
         ),
     ),
     "S07": Requirement(
@@ -741,6 +756,7 @@ REQUIREMENTS = {
             "unit/llm/test_golden_cuts.py::test_S06_S07_S08_a_stream_that_is_broken_off_anywhere_is_not_complete",
             "unit/llm/test_openai_chat.py::test_S08_calls_stand_although_the_finish_reason_says_stop",
             "unit/llm/test_responses_assembly.py::test_S08_an_unfinished_call_in_a_completed_answer_is_an_error",
+            "acceptance/test_streams.py::test_S08_calls_are_made_although_the_finish_reason_says_stop",
         ),
     ),
     "S09": Requirement(
@@ -798,6 +814,11 @@ REQUIREMENTS = {
             "unit/llm/test_openai_chat_limits.py::test_S10_a_stall_after_output_ends_by_the_idle_limit_if_one_is_set",
             "unit/llm/test_openai_chat_limits.py::test_S10_a_stall_ends_by_the_deadline_always",
             "unit/llm/test_openai_responses.py::test_S10_a_json_response_in_place_of_a_stream_is_complete_when_whole",
+            "contract/test_adapter_limits.py::test_S10_an_idle_limit_ends_a_silence_that_is_longer_and_none_that_is_shorter",
+            "contract/test_adapter_limits.py::test_S10_the_deadline_ends_a_silence_whether_an_idle_limit_is_set_or_not",
+            "contract/test_adapter_limits.py::test_S10_without_an_idle_limit_a_silence_of_any_length_ends_nothing",
+            "acceptance/test_streams.py::test_S10_a_stream_that_is_silent_for_100_s_is_ended_by_an_idle_limit_of_its_release_and_by_no_other",
+            "contract/test_adapter_limits.py::test_S10_a_document_that_is_too_large_is_a_protocol_error_and_not_sent_again",
         ),
     ),
     "K01": Requirement(

@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 
 from agentloom_worker.audit import run_audit
-from agentloom_worker.domain.operation import Attempt, AttemptState
+from agentloom_worker.domain.model import Executed
+from agentloom_worker.domain.operation import Attempt, AttemptState, OperationStatus
 from agentloom_worker.domain.run import RunStatus
 from agentloom_worker.errors import Code
 from agentloom_worker.ids import RunId
+from agentloom_worker.limits import DRAIN_INTERRUPTS_MAX
 from agentloom_worker.runtime.accept import stop_run
-from tests.acceptance.harness import answer, ask, at_fault, attempts, run_of, simulated
+from tests.acceptance.harness import answer, ask, at_fault, attempts, model_operations, run_of, simulated
 from tests.contract.model_adapters import stream_of
 from tests.factories import release_document
 from tests.simulator import Worker
@@ -269,4 +271,40 @@ def test_D17_what_is_ended_before_its_send_sends_nothing(clean_sqlite: str, prot
         # A drain hands the row back: the same attempt is made by whoever takes it.
         assert server.served == (1 if cause == "drain" else 0)
         assert (attempt.state is AttemptState.COMPLETE) is (cause == "drain")
+        assert run_audit(worker.ports) == ()
+
+
+@BOTH
+@pytest.mark.parametrize("drains", [DRAIN_INTERRUPTS_MAX, DRAIN_INTERRUPTS_MAX + 1])
+def test_R10_drains_cost_no_attempt_of_the_policy_and_end_the_role_when_they_are_too_many(
+    clean_sqlite: str, protocol: str, drains: int
+) -> None:
+    whole = STREAM_HEAD + stream_of(protocol, {"text": "fresh"})
+    with simulated(clean_sqlite) as worker:
+
+        def handle(exchange: Exchange) -> None:
+            if server.served > drains:
+                exchange.send(whole)
+                return
+            worker.keeper.drain()
+            worker.keeper.draining = False  # its successor goes on
+            exchange.wait_for_end()
+
+        with serving(handle) as server:
+            binding = {"protocol": protocol, "retry": {"max_attempts": 1}}
+            run_id = ask(worker.ports, release_document(base_url=server.base_url, models={"main": binding}))
+            worker.drive()
+            requests = server.served
+        run, made = run_of(worker.ports, run_id), attempts(worker.ports, run_id)
+        ended = [(one.state, one.reason) for one in made]
+        (operation,) = model_operations(worker.ports, run_id)
+        cancelled = [(AttemptState.CANCELLED, "drain")]
+        if drains > DRAIN_INTERRUPTS_MAX:
+            assert (run.status, run.end_code) == (RunStatus.FAILED, Code.MODEL_INTERRUPTED)
+            assert (ended, requests) == (cancelled * drains, drains)
+            assert (operation.status, operation.executed) == (OperationStatus.FAILED, Executed.UNKNOWN)
+        else:
+            assert answer(worker.ports, run_id) == "fresh"
+            assert (ended, requests) == (cancelled * drains + [(AttemptState.COMPLETE, None)], drains + 1)
+        assert run.loops_used == 1
         assert run_audit(worker.ports) == ()

@@ -3,8 +3,11 @@
 import threading
 from functools import partial
 
+import pytest
+
 from agentloom_worker.domain.operation import OperationStatus
 from agentloom_worker.domain.run import RunStatus
+from agentloom_worker.errors import Code
 from agentloom_worker.ids import DispatchId, RunId
 from agentloom_worker.runtime.ports import Ports
 from tests.acceptance import tools
@@ -17,6 +20,7 @@ from tests.acceptance.harness import (
     dev_model,
     dispatching,
     events,
+    execute,
     frozen_bodies,
     frozen_requests,
     http_release,
@@ -93,6 +97,42 @@ def test_C10_a_saved_answer_is_no_message_until_it_is_accepted(database_url: str
         assert _batches(worker.ports, run_id) == []
         worker.drive()
         _assert_one_of_each(worker.ports, run_id, len(model.requests))
+
+
+@pytest.mark.parametrize(
+    ("harm", "evidence"),
+    [
+        (
+            "UPDATE loop_ticket SET state = 'consumed' WHERE run_id = :run",
+            f"{Code.INVARIANT_BROKEN}: operation {{operation}} has no reserved ticket to consume [",
+        ),
+        (
+            "DELETE FROM loop_ticket WHERE run_id = :run",
+            f"{Code.INVARIANT_BROKEN}: operation {{operation}} has no reserved ticket to consume [",
+        ),
+        (
+            "UPDATE operation SET status = 'attempting' WHERE run_id = :run",
+            f"{Code.INVARIANT_BROKEN}: node {{node}} has no completed operation to accept [",
+        ),
+    ],
+    ids=["consumed", "no ticket", "not completed"],
+)
+def test_C10_an_answer_that_is_accepted_already_or_was_never_whole_is_parked_and_not_appended(
+    database_url: str, harm: str, evidence: str, tool_calls: list[tuple[str, object]]
+) -> None:
+    with dev_model(*_two_turns("a", "b")) as model, simulated(database_url, settings=ONE_BY_ONE) as worker:
+        ports = worker.ports
+        run_id = ask(ports, http_release(model, ECHO))
+        worker.drive(until=lambda: bool(rows(ports, run_id, "accept_model")))
+        assert execute(ports, harm, run=run_id) == 1
+        (row,) = rows(ports, run_id, "accept_model")
+        assert worker.runner.run(row.dispatch_id)
+        (row,) = rows(ports, run_id, "accept_model")
+        (operation,) = model_operations(ports, run_id)
+        assert row.parked_at is not None and row.last_error is not None
+        assert row.last_error.startswith(evidence.format(operation=operation.operation_id, node=operation.node_id))
+        assert kinds(ports, run_id) == ["prompt", "user_ref"]
+        assert (_batches(ports, run_id), tool_calls, len(model.requests)) == ([], [], 1)
 
 
 def test_C10_repeated_wake_ups_of_an_accept_append_once_and_cost_one_ticket(

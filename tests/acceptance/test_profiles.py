@@ -12,7 +12,6 @@ from agentloom_worker.devmodel import DevModel
 from agentloom_worker.devmodel.chat import parse_chat_request
 from agentloom_worker.devmodel.responses import parse_responses_request
 from agentloom_worker.domain.authority import ReadAuthority
-from agentloom_worker.domain.budget import utf8_envelope_tokens
 from agentloom_worker.domain.operation import Operation
 from agentloom_worker.domain.recipe import Recipe
 from agentloom_worker.domain.release import load_release
@@ -221,7 +220,8 @@ def test_K10_gate_and_display_use_one_number_and_it_is_that_of_the_bytes(
             ):
                 recipe = Recipe.from_bytes(operation.request or b"")
                 tools = len(json.loads(body).get("tools", ()))
-                assert recipe.tokens == utf8_envelope_tokens(len(body), len(messages_of(body)), tools)
+                # seed 004, 4.2: the bytes of the whole body, 256, 32 a message and 64 a tool.
+                assert recipe.tokens == len(body) + 256 + 32 * len(messages_of(body)) + 64 * tools
                 assert _shown(worker.ports, run_id, operation).tokens == recipe.tokens
                 counted += 1
         assert counted == 5

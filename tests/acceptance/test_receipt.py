@@ -28,7 +28,9 @@ from tests.acceptance.harness import (
     answer,
     ask,
     attempts,
+    dev_model,
     execute,
+    http_release,
     kinds,
     model_operations,
     operations,
@@ -317,3 +319,18 @@ def test_a_context_that_is_too_long_for_the_provider_ends_the_role_without_a_ret
             assert len(attempts(worker.ports, run_id)) == server.requests.qsize() == tries
             (failed,) = model_operations(worker.ports, run_id)
             assert failed.code == code
+
+
+def test_C07_a_first_output_that_delivers_no_input_is_committed_with_the_end_of_its_attempt(database_url: str) -> None:
+    """A commit of its own is for words that wait for it: the first request claims the question, the second none."""
+    calls = {"tool_calls": [{"name": "echo", "arguments": {"text": "a"}}]}
+    turns = {"when": {"assistant_turns": 0}, "answer": calls}, {"answer": {"text": "done"}}
+    with dev_model(*turns) as model, simulated(database_url) as worker:
+        run_id = ask(worker.ports, http_release(model, {"echo": python_tool()}))
+        worker.drive()
+        first, second = model_operations(worker.ports, run_id)
+        found = query(worker.ports, "SELECT key FROM scope_commit WHERE scope_id = :run", run=run_id)
+        receipts = [key for key in (bytes(row[0]) for row in found) if key.startswith(b"first-output:")]
+        assert receipts == [f"first-output:{first.operation_id}/1".encode()]
+        (attempt,) = worker.ports.store.list_attempts([second.operation_id])
+        assert attempt.first_output is not None and attempt.first_output_at is not None

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from agentloom_worker import faults
 from agentloom_worker.devmodel import DevModel
-from agentloom_worker.domain.model import Executed
+from agentloom_worker.domain.model import Executed, FirstOutput, FirstOutputKind
 from agentloom_worker.domain.operation import AttemptState, OperationKind, OperationStatus
 from agentloom_worker.domain.run import RunStatus
 from agentloom_worker.errors import Code
@@ -36,10 +37,13 @@ from tests.acceptance.harness import (
     simulated,
     wait_for,
 )
+from tests.contract.model_adapters import LeapingClock
 from tests.factories import python_tool
 
 SECRET = "what nobody may see of a broken stream"
 SOON = {"initial_ms": 10, "jitter": "none"}
+_TICKETS = "SELECT state FROM loop_ticket WHERE run_id = :run"
+PROTOCOLS = ("openai-chat", "openai-responses")
 FAILED_ONCE = ["run.accepted", "run.started", "attempt.retrying", "model.completed", "run.succeeded"]
 
 
@@ -124,7 +128,7 @@ def test_S02_a_stream_that_never_ends_well_fails_the_run_with_an_unknown_outcome
         assert [attempt.state for attempt in attempts(worker.ports, run_id)] == [AttemptState.FAILED] * 4
         assert len(model.requests) == 4
         assert kinds(worker.ports, run_id) == ["prompt", "user_ref"]
-        found = query(worker.ports, "SELECT state FROM loop_ticket WHERE run_id = :run", run=run_id)
+        found = query(worker.ports, _TICKETS, run=run_id)
         assert [row[0] for row in found] == ["consumed"]
         _assert_nothing_seen(worker.ports, run_id)
 
@@ -240,22 +244,108 @@ def test_S10_a_whole_json_answer_in_place_of_a_stream_is_the_answer(database_url
         assert len(model.requests) == 1
 
 
-@pytest.mark.parametrize("kind", ["text/html", "text/event-stream"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(
+    ("kind", "code", "detail", "requests"),
+    [
+        ("text/html", Code.MODEL_PROTOCOL_ERROR, "the endpoint answered with a web page", 1),
+        ("text/plain", Code.MODEL_PROTOCOL_ERROR, "the answer is no event stream", 1),
+        # A server that declares a stream and sends none of it is like one whose stream broke off.
+        ("text/event-stream", Code.MODEL_TRANSPORT_FAILED, "the stream ended before its final frame", 4),
+        ("application/json", Code.MODEL_TRANSPORT_FAILED, "the JSON answer is not whole", 4),
+    ],
+)
 def test_S10_a_web_page_in_place_of_a_stream_fails_the_run_and_none_of_it_is_shown(
-    clean_sqlite: str, kind: str
+    clean_sqlite: str, protocol: str, kind: str, code: Code, detail: str, requests: int
 ) -> None:
     page = f"<html><body>{SECRET}</body></html>"
     with (
         dev_model({"answer": _raw(page, headers={"content-type": kind})}) as model,
         simulated(clean_sqlite) as worker,
     ):
-        run_id = ask(worker.ports, http_release(model))
+        run_id = ask(worker.ports, http_release(model, models={"main": {"protocol": protocol}}))
         worker.drive()
         run = run_of(worker.ports, run_id)
-        assert run.status is RunStatus.FAILED
-        assert run.end_code in (Code.MODEL_PROTOCOL_ERROR, Code.MODEL_TRANSPORT_FAILED)
-        assert len(attempts(worker.ports, run_id)) == len(model.requests)
+        assert (run.status, run.end_code, run.end_detail) == (RunStatus.FAILED, code, detail)
+        assert len(attempts(worker.ports, run_id)) == len(model.requests) == requests
+        assert {(one.code, one.first_output) for one in attempts(worker.ports, run_id)} == {(code, None)}
         _assert_nothing_seen(worker.ports, run_id)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_S06_a_refusal_is_the_answer_and_marked_as_one(clean_sqlite: str, protocol: str) -> None:
+    with dev_model({"answer": {"refusal": "I will not."}}) as model, simulated(clean_sqlite) as worker:
+        run_id = ask(worker.ports, http_release(model, models={"main": {"protocol": protocol}}))
+        worker.drive()
+        run = run_of(worker.ports, run_id)
+        assert (run.status, run.end_code, run.end_detail) == (RunStatus.SUCCEEDED, None, "refused")
+        found = read_result(worker.ports, run_id)
+        assert (found.answer, found.refused, found.truncated, found.empty) == ("I will not.", True, False, False)
+        (attempt,) = attempts(worker.ports, run_id)
+        assert attempt.first_output == FirstOutput(FirstOutputKind.TEXT, True)
+        assert kinds(worker.ports, run_id) == ["prompt", "user_ref", "assistant"]
+        assert len(model.requests) == 1
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("thoughts", ["", "hm"])
+def test_S06_an_answer_that_the_filter_withheld_is_a_failure_and_no_empty_answer(
+    clean_sqlite: str, protocol: str, thoughts: str
+) -> None:
+    withheld = {"text": "", "finish_reason": "content_filter"} | ({"reasoning": thoughts} if thoughts else {})
+    with dev_model({"answer": withheld}) as model, simulated(clean_sqlite) as worker:
+        run_id = ask(worker.ports, http_release(model, models={"main": {"protocol": protocol}}))
+        worker.drive()
+        run = run_of(worker.ports, run_id)
+        assert (run.status, run.end_code) == (RunStatus.FAILED, Code.MODEL_CONTENT_FILTERED)
+        assert run.end_detail == "the provider's content filter withheld the whole answer"
+        found = read_result(worker.ports, run_id)
+        assert (found.answer, found.refused, found.empty) == (None, False, False)
+        assert run.answer_operation_id is None
+        (operation,) = model_operations(worker.ports, run_id)
+        assert (operation.status, operation.executed) == (OperationStatus.COMPLETED, Executed.EXECUTED)
+        assert [tuple(row) for row in query(worker.ports, _TICKETS, run=run_id)] == [("consumed",)]
+        assert kinds(worker.ports, run_id) == ["prompt", "user_ref"]
+        assert len(model.requests) == 1
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_S06_a_call_that_the_filter_cut_is_not_executed(
+    clean_sqlite: str, protocol: str, tool_calls: list[tuple[str, object]]
+) -> None:
+    cut = {"tool_calls": [{"name": "echo", "arguments": {"text": "a"}}], "finish_reason": "content_filter"}
+    turns = {"when": {"assistant_turns": 0}, "answer": cut}, {"answer": {"text": "then not"}}
+    with dev_model(*turns) as model, simulated(clean_sqlite) as worker:
+        tools = {"echo": python_tool()}
+        run_id = ask(worker.ports, http_release(model, tools, models={"main": {"protocol": protocol}}))
+        worker.drive()
+        assert answer(worker.ports, run_id) == "then not"
+        (member,) = operations(worker.ports, run_id, OperationKind.TOOL)
+        assert (member.code, member.executed) == (Code.TOOL_CALL_TRUNCATED, Executed.NOT_EXECUTED)
+        assert tool_calls == []
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("broken", [False, True])
+def test_S08_calls_are_made_although_the_finish_reason_says_stop(
+    clean_sqlite: str, protocol: str, tool_calls: list[tuple[str, object]], broken: bool
+) -> None:
+    """Each by itself: one whose arguments are no JSON is answered with what is wrong, the others are executed."""
+    calls = [
+        {"name": "echo", "arguments_text": '{"text": "a"}'},
+        {"name": "echo", "arguments_text": '{"text": ' if broken else '{"text": "b"}'},
+    ]
+    told = {"tool_calls": calls, "finish_reason": "stop"}
+    turns = {"when": {"assistant_turns": 0}, "answer": told}, {"answer": {"text": "done"}}
+    with dev_model(*turns) as model, simulated(clean_sqlite) as worker:
+        document = http_release(model, {"echo": python_tool()}, models={"main": {"protocol": protocol}})
+        run_id = ask(worker.ports, document)
+        worker.drive()
+        assert answer(worker.ports, run_id) == "done"
+        made = [one.code for one in operations(worker.ports, run_id, OperationKind.TOOL)]
+        assert made == [None, Code.TOOL_ARGUMENTS_INVALID if broken else None]
+        assert tool_calls == [("echo", "a")] + ([] if broken else [("echo", "b")])
+        assert kinds(worker.ports, run_id)[2:5] == ["assistant", "tool_result", "tool_result"]
 
 
 def test_S10_a_compressed_stream_is_read_like_any_other(clean_sqlite: str) -> None:
@@ -295,6 +385,39 @@ def test_S10_a_stream_that_stalls_ends_by_the_idle_limit_and_is_sent_again(datab
         assert first.first_output is not None and first.partial is not None
         _assert_nothing_seen(worker.ports, run_id)
         assert model.wait_until(lambda requests: requests[0].client_gone)
+
+
+@pytest.mark.parametrize(
+    ("limit", "states"),
+    [
+        ({}, [AttemptState.COMPLETE]),
+        ({"idle_timeout_ms": 150_000}, [AttemptState.COMPLETE]),
+        ({"idle_timeout_ms": 50_000}, [AttemptState.FAILED, AttemptState.COMPLETE]),
+    ],
+    ids=["none", "longer", "shorter"],
+)
+def test_S10_a_stream_that_is_silent_for_100_s_is_ended_by_an_idle_limit_of_its_release_and_by_no_other(
+    clean_sqlite: str, limit: dict[str, int], states: list[AttemptState]
+) -> None:
+    clock = LeapingClock()
+    slow = {"text": "slow but whole", "chunk_chars": 4, "hold": {"gate": "go", "after_chunks": 1}}
+    with dev_model({"answer": slow}) as model, simulated(clean_sqlite, clock=clock) as worker:
+
+        def trigger(point: str, _step: str) -> None:
+            if point == "first_output.saved" and not model.requests[1:]:
+                clock.leaping = True
+                model.open_gate("go")
+            elif point == "effect.done":
+                clock.leaping = False
+
+        faults.install(trigger)
+        try:
+            run_id = ask(worker.ports, http_release(model, models={"main": {"retry": SOON, **limit}}))
+            worker.drive()
+        finally:
+            faults.install(None)
+        assert answer(worker.ports, run_id) == "slow but whole"
+        assert [attempt.state for attempt in attempts(worker.ports, run_id)] == states
 
 
 def _responses(model: DevModel, tools: dict[str, Any] | None = None, profile: str = "generic") -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from agentloom_worker.clock import Clock, SystemClock
+from agentloom_worker.clock import Clock, ManualClock, SystemClock
 from agentloom_worker.devmodel import DevModel, parse_script
 from agentloom_worker.domain.model import FirstOutputKind, ModelOutcome, ModelResponse, Partial
 from agentloom_worker.llm.adapter import ModelAdapter
@@ -27,6 +27,20 @@ ERRORS = {
     "openai-chat": lambda code: {"error": {"message": "it broke", "type": "some_error", "code": code}},
     "openai-responses": lambda code: {"type": "error", "message": "it broke", "code": code, "param": None},
 }
+
+
+LEAP_S = 100.0
+
+
+class LeapingClock(ManualClock):
+    """Once it leaps, each look at the clock comes a hundred seconds after the one before."""
+
+    leaping = False
+
+    def monotonic_s(self) -> float:
+        if self.leaping:
+            self.advance(LEAP_S)
+        return super().monotonic_s()
 
 
 def new_adapter(protocol: str, clock: Clock | None = None, profile: Profile = GENERIC) -> ModelAdapter:

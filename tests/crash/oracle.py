@@ -83,12 +83,15 @@ UNKNOWN_RESULT = (
 _UNKNOWN_CODES = {"model": Code.MODEL_OUTCOME_UNKNOWN.value, "tool": Code.TOOL_OUTCOME_UNKNOWN.value}
 
 
-def promise(base: Outcome, hit: Hit, setup: Setup) -> Outcome:
-    """What must be left by a session that is like `base` until a process dies at `hit` of its tape."""
-    return with_histories(_promise(base, hit, setup), setup)
+def promise(base: Outcome, hit: Hit, setup: Setup, *, said: int = 0) -> Outcome:
+    """What must be left by a session that is like `base` until a process dies at `hit` of its tape.
+
+    `said` counts the words that lives before that tape had sent (`words_said`).
+    """
+    return with_histories(_promise(base, hit, setup, said), setup)
 
 
-def _promise(base: Outcome, hit: Hit, setup: Setup) -> Outcome:
+def _promise(base: Outcome, hit: Hit, setup: Setup, said: int) -> Outcome:
     death, work = POINTS[hit.point], claim_lost(hit)
     # A claim that is not the first begins no effect: it only says that the outcome is unknown (A1).
     if work is None or not work.first:
@@ -98,7 +101,23 @@ def _promise(base: Outcome, hit: Hit, setup: Setup) -> Outcome:
         return base
     part = replace(part_of(base, work), following=(), supplements=(), places=())
     changed = _promise_of_run(part, replace(work, run_no=1), death, promised, setup)
-    return _in_session(base, work, changed, setup)
+    sent = words_said(base, hit, setup, said) if promised == "the role fails" else None
+    return _in_session(base, work, changed, _heard(base, work, changed, setup, sent))
+
+
+def words_said(base: Outcome, hit: Hit, setup: Setup, before: int = 0) -> int:
+    """How many words of the script the database holds when a process dies at a hit of the tape.
+
+    `before` were sent by earlier lives; a loop that is asked again sends its words again, under the same keys.
+    """
+    tape = base.tape[: base.tape.index(hit) + 1]
+    loops = [
+        (one.held.run_no, one.held.loop_no)
+        for one in tape
+        if (one.point, one.detail) == ("command.after", "ask") and one.held is not None
+    ]
+    earlier = sum((run_no, loop_no) < min(loops) for run_no, loop_no, _ in SCENARIOS[setup.scenario].says if loops)
+    return max(before, earlier + len(loops))
 
 
 def part_of(base: Outcome, work: Work) -> Outcome:
@@ -106,32 +125,45 @@ def part_of(base: Outcome, work: Work) -> Outcome:
     return base if work.run_no == 1 else base.following[work.run_no - 2]
 
 
-def _in_session(base: Outcome, work: Work, changed: Outcome, setup: Setup) -> Outcome:
-    """The other runs of the session when one of them has changed.
+def _heard(base: Outcome, work: Work, changed: Outcome, setup: Setup, sent: int | None) -> list[Sending]:
+    """What the user has sent in the end, in order: each word goes out while the model is asked at its loop.
 
-    A question and a supplement that its script has sent come all the same; what it was not asked for, it did not send.
-    What a run's requests claimed and no output delivered is carried on, and waits where no run follows.
+    `sent` counts what had been sent when the model's loop was lost that is not asked again; None: it is.
     """
     runs = [base, *base.following]
     runs[work.run_no - 1] = changed
-    said = _heard(setup, runs)
-    runs = runs[: 1 + said.count(Sending.QUESTION)]
-    supplements, places = base.supplements, base.places
-    if said.count(Sending.SUPPLEMENT) < len(supplements):
-        supplements, places = (), ()
-        runs = [replace(run, transcript=tuple(one for one in run.transcript if one != _ADDED)) for run in runs]
-    if changed.delivery != "delivered":
-        supplements = tuple(
-            (*chain[:-1], (work.run_no, "carried"), (0, "pending")) if chain[-1][0] == work.run_no else chain
-            for chain in supplements
-        )
-    return replace(runs[0], following=tuple(runs[1:]), supplements=supplements, places=places)
-
-
-def _heard(setup: Setup, runs: list[Outcome]) -> list[Sending]:
-    """What the user has sent: each word when the model was asked at its loop."""
     asked = {(run_no, loop_no) for run_no, run in enumerate(runs, 1) for loop_no, count in run.arrivals if count}
-    return [sending for run_no, loop_no, sending in SCENARIOS[setup.scenario].says if (run_no, loop_no) in asked]
+    if sent is not None:
+        asked -= {(work.run_no, work.loop_no)}
+    heard: list[Sending] = []
+    for number, (run_no, loop_no, sending) in enumerate(SCENARIOS[setup.scenario].says):
+        # A run that nobody asked for has no loops.
+        exists = run_no <= 1 + heard.count(Sending.QUESTION)
+        if exists and ((run_no, loop_no) in asked or number < (sent or 0)):
+            heard.append(sending)
+    return heard
+
+
+def _in_session(base: Outcome, work: Work, changed: Outcome, heard: list[Sending]) -> Outcome:
+    """The other runs of the session when one of them has changed and this is what was sent.
+
+    Every question has its run. A supplement is carried on by a run that did not deliver it, and waits where none
+    follows.
+    """
+    runs = [base, *base.following]
+    runs[work.run_no - 1] = changed
+    runs = runs[: 1 + heard.count(Sending.QUESTION)]
+    # The first question stands at 1.
+    places = tuple(place for place, sending in enumerate(heard, 2) if sending is Sending.SUPPLEMENT)
+    if not places:
+        runs = [replace(run, transcript=tuple(one for one in run.transcript if one != _ADDED)) for run in runs]
+    supplements = []
+    for chain in base.supplements[: len(places)]:
+        links = [link for link in chain if link[0] <= len(runs)]
+        if links[-1][0] == work.run_no and changed.delivery != "delivered":
+            links[-1] = (work.run_no, "carried")
+        supplements.append((*links, *(((0, "pending"),) if links[-1][1] == "carried" else ())))
+    return replace(runs[0], following=tuple(runs[1:]), supplements=tuple(supplements), places=places)
 
 
 def with_histories(base: Outcome, setup: Setup) -> Outcome:
@@ -273,6 +305,8 @@ def _role_fails(base: Outcome, lost: OperationSeen, work: Work, death: Death) ->
     more = int(death.happened) - len(lost.attempts[made:])
     delivered_by = _delivered_by(base, work, death, None)
     cut = _cut(_with_operation(base, failed), work.loop_no)
+    # What is behind a batch comes to pass if a batch was there before.
+    batches = any(one.loop_no < work.loop_no and one.ordinal is not None for one in cut.operations)
     return replace(
         _with_arrivals(cut, work.loop_no, more),
         status=RunStatus.FAILED.value,
@@ -286,6 +320,7 @@ def _role_fails(base: Outcome, lost: OperationSeen, work: Work, death: Death) ->
         effects=tuple(effect for effect in cut.effects if effect[0][0] < work.loop_no),
         delivered_by=delivered_by,
         delivery="claimed" if delivered_by is None else "delivered",
+        parked=cut.parked if batches else (),
     )
 
 

@@ -26,6 +26,7 @@ from tests.crash.oracle import (
     policy_of,
     promise,
     with_histories,
+    words_said,
 )
 from tests.crash.scenarios import SCENARIOS
 
@@ -102,6 +103,13 @@ STRICT = [
 TWICE = [
     Setup(name, fusion=fusion)
     for name in ("three_loops", "stopped", "deadline", "busy", "carried", "interrupted", "three_runs")
+    for fusion in (True, False)
+]
+
+# The run ends where the model is lost: what its user said in the meantime stands, and nothing of what was to follow.
+LOST_FOR_GOOD = [
+    Setup(name, fusion=fusion, model_unknown="fail")
+    for name in ("parked", "carried", "enqueued", "interrupted", "three_runs")
     for fusion in (True, False)
 ]
 
@@ -243,6 +251,20 @@ def _ends(outcome: Outcome) -> list[tuple[str, str | None, str | None]]:
     return [(run.status, run.code, run.answer) for run in (outcome, *outcome.following)]
 
 
+@pytest.mark.parametrize("setup", LOST_FOR_GOOD, ids=str)
+def test_a_kill_while_words_are_sent_and_the_model_is_not_asked_again_keeps_the_promise(
+    stage: Stage, setup: Setup
+) -> None:
+    """At each word that the user sends, and once at each point of each step that holds a model attempt."""
+
+    def speaking(setup: Setup, tape: Sequence[Hit]) -> list[Hit]:
+        words = [hit for hit in tape if hit.point.startswith("command.")]
+        attempts = [hit for hit in tape if hit.held is not None and hit.held.kind == "model"]
+        return list(dict.fromkeys([*words, *one_of_each(setup, attempts)]))
+
+    kill_each(stage, setup, None, speaking)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("setup", OVER_HTTP, ids=str)
 def test_a_kill_at_every_hit_over_http_keeps_the_promise(stage: Stage, setup: Setup) -> None:
@@ -280,9 +302,10 @@ def kill_twice(stage: Stage, setup: Setup, first: Choice, second: Choice) -> Non
     for one in first(setup, base.tape):
         recovered = stage.run(Case(setup, (one.strike,)))
         broken += verify(promise(base, one, setup), recovered, f"{setup}, {one}")
+        said = words_said(base, one, setup)
         for other in second(setup, recovered.tape):
             found = stage.run(Case(setup, (one.strike, other.strike)))
-            broken += verify(promise(recovered, other, setup), found, f"{setup}, {one}, then {other}")
+            broken += verify(promise(recovered, other, setup, said=said), found, f"{setup}, {one}, then {other}")
     assert not broken, "\n".join(broken)
 
 

@@ -47,5 +47,10 @@ AZURE_OPENAI = Profile(
             "the key goes into the header api-key (Authorization: Bearer takes tokens of Entra ID)",
             _RESPONSES,
         ),
+        Fact("responses are served at the same address", _RESPONSES),
+        Fact(
+            "reasoning models take max_completion_tokens in place of max_tokens",
+            "https://learn.microsoft.com/en-us/azure/foundry/openai/how-to/chatgpt",
+        ),
     ),
 )

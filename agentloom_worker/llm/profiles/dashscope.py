@@ -90,5 +90,9 @@ DASHSCOPE = Profile(
         ),
         Fact("enable_search of this mode", "https://www.alibabacloud.com/help/en/model-studio/web-search"),
         Fact("the system message is to be placed at the beginning of the messages", _CHAT),
+        Fact(
+            "https://dashscope.aliyuncs.com/compatible-mode/v1 is the address in Beijing that every workspace shares",
+            "https://www.alibabacloud.com/help/en/model-studio/base-url",
+        ),
     ),
 )

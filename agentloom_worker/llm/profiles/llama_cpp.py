@@ -54,9 +54,8 @@ LLAMA_CPP = Profile(
         Fact("calls are numbered; the first fragment of an index has its id and name", _READER),
         Fact(
             "a Responses answer ends as completed, its items too, whatever ended it; that the output limit did shows in"
-            " usage.output_tokens alone, a window that ran full in nothing",
-            "https://github.com/ggml-org/llama.cpp/blob/master/tools/server/server-task.cpp,"
-            " to_json_oaicompat_resp_stream",
+            " usage.output_tokens alone, a window that ran full in nothing (to_json_oaicompat_resp_stream)",
+            "https://github.com/ggml-org/llama.cpp/blob/master/tools/server/server-task.cpp",
         ),
         Fact("/props tells the window that is served: default_generation_settings.n_ctx", _README),
         Fact(

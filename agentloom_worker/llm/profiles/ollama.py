@@ -44,6 +44,7 @@ OLLAMA = Profile(
         Fact("fields of a request; the key is ignored by a local server", _PAGE),
         Fact("the window is set with the model (num_ctx), no request can change it", _PAGE),
         Fact("responses without state since 0.13.3", _PAGE),
+        Fact("a local server listens on port 11434", _PAGE),
         Fact(
             "system messages are gathered into the template's System, and stand among its Messages too: the template of"
             " the model decides what becomes of one in the middle",
