@@ -121,7 +121,7 @@ def _gzip(body: bytes) -> tuple[bytes, bool]:
             at = chance.randrange(len(packed))
             return packed[:at] + chance.randbytes(1) + packed[at + 1 :], True
         case _:
-            return packed + chance.choice((b"\0", b"more", b"\x1f\x8c", gzip.compress(b"more"))), True
+            return packed + chance.choice((b"\0", b"more", b"\x1f\x8c", gzip.compress(b"more", mtime=0))), True
 
 
 class _Replaying(WatchedTransport):
