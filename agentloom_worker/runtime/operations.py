@@ -123,6 +123,8 @@ def _stream(ports: Ports, slice_: Slice, live: Live, body: RequestBody, secret: 
     assert operation is not None, "an attempt has an operation"
     receiver = _FirstOutputReceiver(ports, slice_, live)
     recording = Recording()
+    key = idempotency_key_of(operation.operation_id, _earlier(ports, operation))
+    asked = head_of(ports, slice_.run, slice_.release).parameters
     live.begin_effect()
     faults.hit("attempt.before", "attempt_model")
     context = AttemptContext(
@@ -133,11 +135,10 @@ def _stream(ports: Ports, slice_: Slice, live: Live, body: RequestBody, secret: 
         on_first_output=receiver.take,
         on_sent=lambda: faults.hit("attempt.sent", "attempt_model"),
         api_key=secret,
-        idempotency_key=idempotency_key_of(operation.operation_id, _earlier(ports, operation)),
+        idempotency_key=key,
         recording=recording,
     )
     fragments = slice_.view.length
-    asked = head_of(ports, slice_.run, slice_.release).parameters
     call = ModelCall(body, binding.base_url, fragments, slice_.view.last(), asked)
     outcome: ModelOutcome = adapter_of(ports, slice_.release).stream_once(call, context)
     if isinstance(receiver.unsaved, SupersededError):

@@ -1,6 +1,7 @@
 """A provider that fails for a while: attempts, waits and what is held meanwhile, read from rows and from its log."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,10 +10,10 @@ from agentloom_worker import telemetry
 from agentloom_worker.audit import run_audit
 from agentloom_worker.clock import ManualClock
 from agentloom_worker.domain.model import Executed
-from agentloom_worker.domain.operation import AttemptState, OperationStatus
+from agentloom_worker.domain.operation import Attempt, AttemptState, OperationStatus
 from agentloom_worker.domain.run import RunStatus
-from agentloom_worker.errors import Code
-from agentloom_worker.ids import RunId
+from agentloom_worker.errors import Code, PersistenceUnreachableError
+from agentloom_worker.ids import OperationId, RunId
 from agentloom_worker.leases.local import LocalFastPath
 from agentloom_worker.runtime.connection import endpoint_of
 from agentloom_worker.runtime.ports import US, Ports, Settings
@@ -418,3 +419,29 @@ def test_A19_what_an_earlier_attempt_may_have_generated_is_paid_though_the_last_
         assert states == [(AttemptState.FAILED, None), (AttemptState.CANCELLED, "deadline")]
         assert len(model.requests) == 1
         assert list(run_audit(ports)) == []
+
+
+def test_a_database_that_goes_away_before_a_retry_is_sent_makes_no_outcome_unknown(
+    clean_sqlite: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = ({"first": 1, "answer": {"http_error": {"status": 503}}}, {"answer": {"text": "at last"}})
+    with dev_model(*turns) as model, simulated(clean_sqlite) as worker:
+        read, away = worker.ports.store.list_attempts, [True]
+
+        def list_attempts(operation_ids: Sequence[OperationId]) -> list[Attempt]:
+            if away and len(model.requests) == 1:
+                away.pop()
+                raise PersistenceUnreachableError("the database is away")
+            return read(operation_ids)
+
+        run_id = ask(worker.ports, http_release(model, **_policy()))
+        monkeypatch.setattr(worker.ports.store, "list_attempts", list_attempts)
+        worker.drive(until=lambda: not away)
+        worker.keeper.release()
+        worker.drive()
+        assert answer(worker.ports, run_id) == "at last"
+        assert len(model.requests) == 2
+        states = [attempt.state for attempt in attempts(worker.ports, run_id)]
+        assert states == [AttemptState.FAILED, AttemptState.COMPLETE]
+        (operation,) = model_operations(worker.ports, run_id)
+        assert operation.unknown_attempts == 0
