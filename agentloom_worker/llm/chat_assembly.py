@@ -267,9 +267,9 @@ class ChatAssembly:
                 call.named_again = len(call.arguments)
             call.name = name
             kind = FirstOutputKind.TOOL_NAME
+        if arguments is not None and not isinstance(arguments, str):
+            raise ModelProtocolError("a tool call's arguments are not a text")
         if arguments:
-            if not isinstance(arguments, str):
-                raise ModelProtocolError("a tool call's arguments are not a text")
             call.arguments.append(arguments)
             kind = kind or FirstOutputKind.TOOL_ARGUMENTS
         return kind
