@@ -216,9 +216,14 @@ class ChatAssembly:
         if isinstance(meaning, ErrorClass):
             raise ProviderReportedError({"message": f"the finish reason is {reason}"}, meaning)
         ending = reason if meaning is None else meaning.value
-        if self._finish_reason not in (None, ending):
+        # Some say in every frame that they have nothing to say, also behind the last word.
+        if not ending or ending == self._finish_reason:
+            return
+        # A filter that runs beside the model may speak up behind its end: what it blocks is blocked all the same
+        # (https://learn.microsoft.com/en-us/azure/foundry/openai/concepts/content-streaming, asynchronous filtering).
+        if self._finish_reason is not None and ending != Ending.CONTENT_FILTER:
             raise ModelProtocolError("two different finish reasons")
-        self._finish_reason = ending or self._finish_reason
+        self._finish_reason = ending
 
     def _take_delta(self, delta: dict[str, Any]) -> FirstOutputKind | None:
         if delta.get("function_call"):

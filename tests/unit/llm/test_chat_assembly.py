@@ -215,6 +215,22 @@ def test_S02_a_finish_reason_that_proves_no_end_is_no_answer(reason: str) -> Non
             assemble(said, frame(reason))
 
 
+def test_an_empty_finish_reason_says_nothing_wherever_it_stands() -> None:
+    empty = frame("", content="")
+    assert assemble(empty, frame("", content="x"), frame("length"), empty).finish_reason == "length"
+    with pytest.raises(ModelProtocolError, match="two different finish reasons"):
+        assemble(frame("stop"), empty, frame("length"))
+
+
+def test_S06_a_filter_that_speaks_up_behind_the_end_blocks_what_was_said() -> None:
+    """Azure's asynchronous filter: what it found comes in a frame of its own, without a delta."""
+    blocked = {"choices": [{"index": 0, "finish_reason": "content_filter", "content_filter_results": {}}]}
+    for ending in ("stop", "tool_calls", "length", "content_filter"):
+        assert assemble(frame(content="x"), frame(ending), blocked).finish_reason == "content_filter"
+    with pytest.raises(ModelProtocolError, match="two different finish reasons"):
+        assemble(frame(content="x"), blocked, frame("stop"))
+
+
 def test_S02_a_finish_reason_is_quoted_as_a_word_only() -> None:
     with pytest.raises(ModelProtocolError, match="of another form"):
         assemble(frame(content="x"), frame("the key is sk-1 2"))
