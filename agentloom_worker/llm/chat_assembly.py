@@ -204,6 +204,8 @@ class ChatAssembly:
         error = choice.get("error")
         if error:
             raise ProviderReportedError(error)
+        # Moonshot tells it there.
+        self._usage = _usage(choice.get("usage")) or self._usage
         reason = choice.get("finish_reason")
         if reason is not None:
             if not isinstance(reason, str):
@@ -317,7 +319,8 @@ def _usage(value: object) -> Usage | None:
     if not isinstance(value, dict):
         return None
     details = value.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    # Moonshot tells it without details: https://github.com/MoonshotAI/kimi-cli/tree/main/packages/kosong.
+    cached = details.get("cached_tokens") if isinstance(details, dict) else value.get("cached_tokens")
     details = value.get("completion_tokens_details")
     reasoning = details.get("reasoning_tokens") if isinstance(details, dict) else None
     return usage_of(value.get("prompt_tokens"), value.get("completion_tokens"), cached, reasoning)

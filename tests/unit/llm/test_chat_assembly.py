@@ -338,6 +338,16 @@ def test_counts_that_a_provider_does_not_tell_are_no_zeros(usage: object, expect
     assert assemble(frame("stop"), {"choices": [], "usage": usage}).usage == expected
 
 
+def test_counts_may_stand_in_the_choice_and_without_details() -> None:
+    """As Moonshot sends them, with its last delta."""
+    last = frame("stop")
+    last["choices"][0]["usage"] = {**COUNTS, "total_tokens": 14, "cached_tokens": 8}
+    assert assemble(frame(content="x"), last).usage == Usage(9, 5, 8)
+    assert assemble(last, {"choices": [], "usage": {**COUNTS, "completion_tokens": 6}}).usage == Usage(9, 6)
+    detailed = {**COUNTS, "cached_tokens": 8, "prompt_tokens_details": {"cached_tokens": 3}}
+    assert assemble(frame("stop"), {"choices": [], "usage": detailed}).usage == Usage(9, 5, 3)
+
+
 def test_counts_that_were_told_stand_beside_a_later_usage_without_any() -> None:
     assert assemble({**frame("stop"), "usage": COUNTS}, {"choices": [], "usage": {}}).usage == Usage(9, 5)
 
