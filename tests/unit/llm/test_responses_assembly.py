@@ -147,7 +147,19 @@ def test_S09_the_final_frame_must_show_what_was_streamed() -> None:
     assert "other tool calls" in refused(*one, ended("completed", call("a", "add", '{"x":1}')))
     assert "other tool calls" in refused(*one, ended("completed", call("a", "add", "{}"), call("b", "add", "{}")))
     assert "other tool calls" in refused(*one, ended("completed", message("x")))
-    assert "another status" in refused(event("response.completed", response={"status": "incomplete", "output": []}))
+    for event_status, shown in (("completed", "in_progress"), ("completed", "failed"), ("incomplete", "completed")):
+        end = event(f"response.{event_status}", response={"status": shown, "output": []})
+        assert "another status" in refused(end)
+    for shown in (None, "completed"):
+        assert made((*whole, event("response.completed", response={"status": shown}))).finish_reason == "stop"
+
+
+@pytest.mark.parametrize(("details", "reason"), [({"reason": "content_filter"}, "content_filter"), (None, "length")])
+def test_S09_an_incomplete_response_is_truncated_whatever_its_event_is_called(details: object, reason: str) -> None:
+    """LiteLLM's proxy ended all streams of the providers that it translates with `response.completed`."""
+    shown = {"status": "incomplete", "incomplete_details": details, "output": [call("a", "add", "{}")]}
+    response = made((CALL, arguments("{}"), event("response.completed", response=shown)))
+    assert (response.finish_reason, response.calls) == (reason, (ResponseCall(0, "a", "add", "{}"),))
 
 
 def test_S09_what_only_the_final_frame_shows_is_taken_from_it() -> None:
