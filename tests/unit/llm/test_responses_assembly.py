@@ -150,8 +150,8 @@ def test_S09_the_final_frame_must_show_what_was_streamed() -> None:
     for event_status, shown in (("completed", "in_progress"), ("completed", "failed"), ("incomplete", "completed")):
         end = event(f"response.{event_status}", response={"status": shown, "output": []})
         assert "another status" in refused(end)
-    for shown in (None, "completed"):
-        assert made((*whole, event("response.completed", response={"status": shown}))).finish_reason == "stop"
+    for same in (None, "completed"):
+        assert made((*whole, event("response.completed", response={"status": same}))).finish_reason == "stop"
 
 
 @pytest.mark.parametrize(("details", "reason"), [({"reason": "content_filter"}, "content_filter"), (None, "length")])
