@@ -5,7 +5,9 @@ has no `[DONE]`; it is complete by `response.completed` or `response.incomplete`
 and only if that frame shows the same text and calls as the stream did. Of the event and the status of its response, the
 one that says that the answer was cut counts. Items are told apart by `output_index`, since some servers give one item
 several ids, and by their ids where a server sends no index: llama.cpp does not
-(https://github.com/ggml-org/llama.cpp/blob/master/tools/server/server-task.cpp, to_json_oaicompat_resp).
+(https://github.com/ggml-org/llama.cpp/blob/master/tools/server/server-task.cpp, to_json_oaicompat_resp). Ollama counts no
+words that a call follows: the call has their index, and an id of its own
+(https://github.com/ollama/ollama/blob/main/openai/responses.go, processToolCalls).
 
 An item that ends with another status than `completed` was cut, and so was the message: nobody knows what the model was
 going to say (CASES W06). vLLM ends so what its generator was cut in, whatever the response says
@@ -13,6 +15,7 @@ going to say (CASES W06). vLLM ends so what its generator was cut in, whatever t
 """
 
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from agentloom_worker import limits
@@ -126,6 +129,7 @@ class ResponsesAssembly:
         self._profile = profile
         self._asked = asked
         self._items: dict[int, _Item] = {}
+        self._left: list[tuple[int, _Item]] = []  # messages whose place a call has taken, and that place
         self._finish_reason: str | None = None
         self._usage: Usage | None = None
         self._response_id: str | None = None
@@ -290,22 +294,31 @@ class ResponsesAssembly:
         return item
 
     def _open(self, number: int, document: dict[str, Any]) -> _Item:
+        kind, item_id = text_of(document, "type"), text_of(document, "id")
         if number in self._items:
-            raise ModelProtocolError(f"output index {number} is used by two items")
-        kind = text_of(document, "type")
+            self._leave(number, kind, item_id)
         if kind in _FOREIGN_CALLS:
             raise ModelProtocolError(f"the provider asks for a {kind}, which was not offered")
-        if len(self._items) >= limits.OUTPUT_ITEMS_MAX:
+        if len(self._items) + len(self._left) >= limits.OUTPUT_ITEMS_MAX:
             raise ModelProtocolError(f"more than {limits.OUTPUT_ITEMS_MAX} output items")
         calls = sum(item.kind == _CALL for item in self._items.values())
         if kind == _CALL and calls >= limits.CALLS_PER_MESSAGE_MAX:
             raise ModelProtocolError(f"more than {limits.CALLS_PER_MESSAGE_MAX} tool calls in one message")
-        item = self._items[number] = _Item(kind, text_of(document, "id"))
+        item = self._items[number] = _Item(kind, item_id)
         if kind == _CALL:
             # What it says of the arguments is not counted: they follow, in fragments or whole.
             item.name = text_of(document, "name")
             item.call_id = text_of(document, "call_id") or None
         return item
+
+    def _leave(self, number: int, kind: str, item_id: str) -> None:
+        """Make room where a call takes the place of the message before it. Two calls are never in one place."""
+        before = self._items[number]
+        told_apart = item_id and before.item_id and item_id != before.item_id
+        if kind != _CALL or before.kind != _MESSAGE or before.closed or not told_apart:
+            raise ModelProtocolError(f"output index {number} is used by two items")
+        self._left.append((number, before))
+        del self._items[number]
 
     def _close(self, number: int, document: dict[str, Any]) -> FirstOutputKind | None:
         item = self._items.get(number) or self._open(number, document)
@@ -342,7 +355,7 @@ class ResponsesAssembly:
             final = _closed_items(output)
             cut = cut or final._unfinished
             self._compare(final)
-        elif status == "completed" and any(not item.closed for item in self._items.values()):
+        elif status == "completed" and any(not item.closed for item in self._ordered()):
             raise ModelProtocolError("the final frame came before the end of an output item")
         self._finish_reason = self._reason_of(response, status, cut=cut)
         return next((kind for item in self._ordered() if (kind := item.first_kind) is not None), None)
@@ -359,7 +372,7 @@ class ResponsesAssembly:
 
     @property
     def _unfinished(self) -> bool:
-        return any(item.unfinished for item in self._items.values())
+        return any(item.unfinished for item in self._ordered())
 
     @property
     def _at_limit(self) -> bool:
@@ -381,10 +394,12 @@ class ResponsesAssembly:
                 raise ModelProtocolError("the final frame shows another text than the stream")
             whole = whole and before == after
         if not whole:
-            self._items = final._items
+            self._items, self._left = final._items, []
 
     def _ordered(self) -> list[_Item]:
-        return [self._items[number] for number in sorted(self._items)]
+        if not self._left:
+            return [self._items[number] for number in sorted(self._items)]
+        return [item for _, item in sorted([*self._left, *self._items.items()], key=itemgetter(0))]
 
     def _text(self, part: str) -> str:
         return "".join(item.text(part) for item in self._ordered())
