@@ -5,8 +5,8 @@ has no `[DONE]`; it is complete by `response.completed` or `response.incomplete`
 and only if that frame shows the same text and calls as the stream did. Of the event and the status of its response, the
 one that says that the answer was cut counts. Items are told apart by `output_index`, since some servers give one item
 several ids, and by their ids where a server sends no index: llama.cpp does not
-(https://github.com/ggml-org/llama.cpp/blob/master/tools/server/server-task.cpp, to_json_oaicompat_resp). Ollama counts no
-words that a call follows: the call has their index, and an id of its own
+(https://github.com/ggml-org/llama.cpp/blob/master/tools/server/server-task.cpp, to_json_oaicompat_resp).
+Ollama numbers no words that a call follows: the call has their index, and an id of its own
 (https://github.com/ollama/ollama/blob/main/openai/responses.go, processToolCalls).
 
 An item that ends with another status than `completed` was cut, and so was the message: nobody knows what the model was
@@ -390,9 +390,11 @@ class ResponsesAssembly:
         whole = len(streamed) == len(shown) and all(item.closed for item in items)
         for part in (_TEXT, _REFUSAL):
             before, after = self._text(part), final._text(part)
-            if before not in ("", after) and (whole or not after.startswith(before)):
+            # vLLM strips it there (https://github.com/vllm-project/vllm/issues/49412).
+            same = "".join(before.split()) == "".join(after.split())
+            if before and not same and (whole or not after.startswith(before)):
                 raise ModelProtocolError("the final frame shows another text than the stream")
-            whole = whole and before == after
+            whole = whole and same
         if not whole:
             self._items, self._left = final._items, []
 
@@ -469,8 +471,11 @@ def _closed_items(output: object) -> ResponsesAssembly:
 
 
 def _continues(streamed: _Item, shown: _Item) -> bool:
-    """Whether a call of the final frame is the streamed one; an unfinished one may have grown."""
-    if streamed.name not in ("", shown.name) or streamed.call_id not in (None, shown.call_id):
+    """Whether a call of the final frame is the streamed one; an unfinished one may have grown.
+
+    Its id says nothing: vLLM gives it another one there (https://github.com/vllm-project/vllm/pull/47916).
+    """
+    if streamed.name not in ("", shown.name):
         return False
     before, after = join_deltas(streamed.arguments), join_deltas(shown.arguments)
     return before == after or (not streamed.closed and after.startswith(before))

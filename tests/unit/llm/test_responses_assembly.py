@@ -162,6 +162,32 @@ def test_S09_an_incomplete_response_is_truncated_whatever_its_event_is_called(de
     assert (response.finish_reason, response.calls) == (reason, (ResponseCall(0, "a", "add", "{}"),))
 
 
+def test_S09_the_ids_of_calls_are_those_of_the_stream() -> None:
+    """vLLM makes the list of its final frame anew, with other ids (https://github.com/vllm-project/vllm/pull/47916)."""
+    two = [call("a", "add", '{"x":1}'), call("b", "add", '{"x":2}')]
+    stream = [event for n, one in enumerate(two) for event in (opened(n, **{**one, "arguments": ""}), closed(n, **one))]
+    shown = [{**one, "call_id": f"call_{n}", "id": f"fc_{n}"} for n, one in enumerate(two)]
+    for final in (two, shown):
+        assert [found.provider_call_id for found in made((*stream, ended("completed", *final))).calls] == ["a", "b"]
+    assert "other tool calls" in refused(*stream, ended("completed", *reversed(shown)))
+    assert "other tool calls" in refused(*stream, ended("completed", shown[0], {**shown[1], "name": "sub"}))
+    assert "other tool calls" in refused(*stream, ended("completed", shown[0]))
+
+
+def test_S09_blanks_around_words_make_no_other_text() -> None:
+    """vLLM strips the text of its final frame beside calls (https://github.com/vllm-project/vllm/issues/49412)."""
+    one = call("a", "add", "{}")
+    stream = (MESSAGE, text("\n\nI look. "), closed(0, **message("\n\nI look. ")), opened(1, **one), closed(1, **one))
+    response = made((*stream, ended("completed", message("I look."), one)))
+    assert (response.text, len(response.calls)) == ("\n\nI look. ", 1)
+    assert made((*stream[:2], ended("completed", message("I look.")))).text == "I look.", "the stream did not end it"
+    more = (opened(2, type="message"), text("Wait.", 2), closed(2, **message("Wait.")))
+    response = made((*stream, *more, ended("completed", message("I look."), one, message("Wait."))))
+    assert response.text == "\n\nI look. Wait."
+    assert "another text" in refused(*stream, ended("completed", message("I look again."), one))
+    assert "another text" in refused(*stream, ended("completed", one))
+
+
 def test_S09_what_only_the_final_frame_shows_is_taken_from_it() -> None:
     streamed = (MESSAGE, text("I look."), closed(0, **message("I look.")))
     response = made((*streamed, ended("completed", message("I look."), call("a", "add", "{}"))))
