@@ -30,6 +30,7 @@ from agentloom_worker.llm.profiles import Ending, ErrorClass, Profile
 
 _DONE = "[DONE]"
 _DECODER = json.JSONDecoder()
+_SAID = ("content", "reasoning_content", "reasoning", "refusal", "tool_calls")
 # How a message ends that the model ended, or that was cut where the runtime knows it. A provider's other words mean
 # what its profile says; the rest are no proof of an answer, and no call of such a message may be executed.
 _ENDS = frozenset(ending.value for ending in Ending)
@@ -124,7 +125,8 @@ class ChatAssembly:
                 raise ModelProtocolError("a choice is not a JSON object")
             # We ask for one choice; a proxy's further ones are not ours to merge.
             if not choice.get("index"):
-                choice_kind = self._take_choice(choice, choice.get("delta"))
+                delta = choice.get("delta")
+                choice_kind = self._take_choice(choice, self._whole_of(choice) if delta in (None, {}) else delta)
                 kind = kind or choice_kind
         return kind
 
@@ -140,13 +142,7 @@ class ChatAssembly:
         message = choices[0].get("message")
         if not isinstance(message, dict):
             raise ModelProtocolError("the answer is no chat completion: it has no message")
-        calls = message.get("tool_calls")
-        if isinstance(calls, list):
-            numbered = [{**call, "index": n} for n, call in enumerate(calls) if isinstance(call, dict)]
-            if len(numbered) != len(calls):
-                raise ModelProtocolError("a tool call is not a JSON object")
-            message = {**message, "tool_calls": numbered}
-        kind = self._take_choice(choices[0], message)
+        kind = self._take_choice(choices[0], _numbered(message))
         if not self.finished:
             raise ModelProtocolError("the answer has no finish reason")
         return kind
@@ -194,6 +190,18 @@ class ChatAssembly:
             self._completion_id = frame["id"] or None
         if isinstance(frame.get("model"), str):
             self._model = frame["model"] or self._model
+
+    def _whole_of(self, choice: dict[str, Any]) -> object:
+        """The message of a completion that came as one event, if nothing was streamed before it: as one delta.
+
+        MiniMax's last event says again what was streamed. Pieces of messages are of no protocol.
+        """
+        message = choice.get("message")
+        if not isinstance(message, dict) or self._text or self._reasoning or self._refusal or self._calls:
+            return None
+        if not choice.get("finish_reason") and any(message.get(name) for name in _SAID):
+            raise ModelProtocolError("a message in place of a delta")
+        return _numbered(message)
 
     def _take_choice(self, choice: dict[str, Any], delta: object) -> FirstOutputKind | None:
         kind = None
@@ -313,6 +321,17 @@ class ChatAssembly:
             ResponseCall(ordinal, call.provider_call_id, call.name, join_deltas(call.arguments))
             for ordinal, call in enumerate(self._calls)
         )
+
+
+def _numbered(message: dict[str, Any]) -> dict[str, Any]:
+    """A whole message, its calls in their order."""
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return message
+    numbered = [{**call, "index": n} for n, call in enumerate(calls) if isinstance(call, dict)]
+    if len(numbered) != len(calls):
+        raise ModelProtocolError("a tool call is not a JSON object")
+    return {**message, "tool_calls": numbered}
 
 
 def _usage(value: object) -> Usage | None:

@@ -796,6 +796,7 @@ REQUIREMENTS = {
             "contract/test_adapters.py::test_S10_a_stall_ends_by_the_deadline_always",
             "contract/test_adapters.py::test_S10_a_stall_ends_by_the_idle_limit_if_one_is_set",
             "contract/test_adapters.py::test_S10_a_web_page_in_place_of_a_stream_is_a_protocol_error",
+            "unit/llm/test_chat_assembly.py::test_S10_a_whole_completion_as_an_event_is_the_answer_unless_it_was_streamed",
             "unit/llm/test_discover_and_probe.py::test_S10_a_document_in_place_of_a_stream_contradicts_what_every_profile_asks_for",
             "unit/llm/test_openai_chat.py::test_S10_a_gzip_stream_is_read_like_any_other",
             "unit/llm/test_openai_chat.py::test_S10_a_json_answer_in_place_of_a_stream_is_complete_when_whole",

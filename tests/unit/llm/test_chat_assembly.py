@@ -303,6 +303,23 @@ def test_a_surrogate_pair_cut_between_two_deltas_becomes_one_character() -> None
     assert assemble(frame(content="x\ud83dy")).text == "x\ud83dy"
 
 
+def whole(finish_reason: str | None = "tool_calls", **message: object) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish_reason}]}
+
+
+def test_S10_a_whole_completion_as_an_event_is_the_answer_unless_it_was_streamed() -> None:
+    made = [{"id": name, "function": {"name": "add", "arguments": "{}"}} for name in ("a", "b")]
+    response = assemble(frame(role="assistant"), whole(content="x", tool_calls=made))
+    assert (response.text, given(response)) == ("x", [("a", "add", "{}"), ("b", "add", "{}")])
+    assert assemble(whole("stop", content="x")).text == "x"
+    assert assemble(frame(content="x"), whole("stop", content="x")).text == "x", "MiniMax says it all again"
+    assert assemble(whole(None, content=""), frame(content="x"), frame("stop")).text == "x"
+    # Whether such pieces are parts of the answer or the answer so far, nobody says.
+    for piece in ({"content": "x"}, {"tool_calls": made}, {"reasoning": "x"}, {"refusal": "x"}):
+        with pytest.raises(ModelProtocolError, match="a message in place of a delta"):
+            assemble(whole(None, **piece), whole("stop", **piece))
+
+
 def test_other_choices_are_not_merged() -> None:
     assert assemble(frame(content="a"), {"choices": [{"index": 1, "delta": {"content": "b"}}]}).text == "a"
 
