@@ -10,7 +10,8 @@ from agentloom_worker import limits
 _AUTOMATIC = 47  # zlib's window bits for a header of either gzip or zlib
 _GZIP = 31  # for a header of gzip alone
 _GZIP_BEGINS = 0x1F
-_PLAIN = frozenset({"", "identity"})
+# `none` is no coding, but what servers of events write so that no proxy packs them; every client reads on.
+_PLAIN = frozenset({"", "identity", "none"})
 _PACKED = frozenset({"gzip", "x-gzip", "deflate"})
 
 

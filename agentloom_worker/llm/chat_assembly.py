@@ -30,6 +30,7 @@ from agentloom_worker.llm.profiles import Ending, ErrorClass, Profile
 
 _DONE = "[DONE]"
 _DECODER = json.JSONDecoder()
+_SAID = ("content", "reasoning_content", "reasoning", "refusal", "tool_calls")
 # How a message ends that the model ended, or that was cut where the runtime knows it. A provider's other words mean
 # what its profile says; the rest are no proof of an answer, and no call of such a message may be executed.
 _ENDS = frozenset(ending.value for ending in Ending)
@@ -124,7 +125,8 @@ class ChatAssembly:
                 raise ModelProtocolError("a choice is not a JSON object")
             # We ask for one choice; a proxy's further ones are not ours to merge.
             if not choice.get("index"):
-                choice_kind = self._take_choice(choice, choice.get("delta"))
+                delta = choice.get("delta")
+                choice_kind = self._take_choice(choice, self._whole_of(choice) if delta in (None, {}) else delta)
                 kind = kind or choice_kind
         return kind
 
@@ -140,13 +142,7 @@ class ChatAssembly:
         message = choices[0].get("message")
         if not isinstance(message, dict):
             raise ModelProtocolError("the answer is no chat completion: it has no message")
-        calls = message.get("tool_calls")
-        if isinstance(calls, list):
-            numbered = [{**call, "index": n} for n, call in enumerate(calls) if isinstance(call, dict)]
-            if len(numbered) != len(calls):
-                raise ModelProtocolError("a tool call is not a JSON object")
-            message = {**message, "tool_calls": numbered}
-        kind = self._take_choice(choices[0], message)
+        kind = self._take_choice(choices[0], _numbered(message))
         if not self.finished:
             raise ModelProtocolError("the answer has no finish reason")
         return kind
@@ -195,6 +191,18 @@ class ChatAssembly:
         if isinstance(frame.get("model"), str):
             self._model = frame["model"] or self._model
 
+    def _whole_of(self, choice: dict[str, Any]) -> object:
+        """The message of a completion that came as one event, if nothing was streamed before it: as one delta.
+
+        MiniMax's last event says again what was streamed. Pieces of messages are of no protocol.
+        """
+        message = choice.get("message")
+        if not isinstance(message, dict) or self._text or self._reasoning or self._refusal or self._calls:
+            return None
+        if not choice.get("finish_reason") and any(message.get(name) for name in _SAID):
+            raise ModelProtocolError("a message in place of a delta")
+        return _numbered(message)
+
     def _take_choice(self, choice: dict[str, Any], delta: object) -> FirstOutputKind | None:
         kind = None
         if delta is not None:
@@ -204,6 +212,8 @@ class ChatAssembly:
         error = choice.get("error")
         if error:
             raise ProviderReportedError(error)
+        # Moonshot tells it there.
+        self._usage = _usage(choice.get("usage")) or self._usage
         reason = choice.get("finish_reason")
         if reason is not None:
             if not isinstance(reason, str):
@@ -216,9 +226,14 @@ class ChatAssembly:
         if isinstance(meaning, ErrorClass):
             raise ProviderReportedError({"message": f"the finish reason is {reason}"}, meaning)
         ending = reason if meaning is None else meaning.value
-        if self._finish_reason not in (None, ending):
+        # Some say in every frame that they have nothing to say, also behind the last word.
+        if not ending or ending == self._finish_reason:
+            return
+        # A filter that runs beside the model may speak up behind its end: what it blocks is blocked all the same
+        # (https://learn.microsoft.com/en-us/azure/foundry/openai/concepts/content-streaming, asynchronous filtering).
+        if self._finish_reason is not None and ending != Ending.CONTENT_FILTER:
             raise ModelProtocolError("two different finish reasons")
-        self._finish_reason = ending or self._finish_reason
+        self._finish_reason = ending
 
     def _take_delta(self, delta: dict[str, Any]) -> FirstOutputKind | None:
         if delta.get("function_call"):
@@ -267,9 +282,9 @@ class ChatAssembly:
                 call.named_again = len(call.arguments)
             call.name = name
             kind = FirstOutputKind.TOOL_NAME
+        if arguments is not None and not isinstance(arguments, str):
+            raise ModelProtocolError("a tool call's arguments are not a text")
         if arguments:
-            if not isinstance(arguments, str):
-                raise ModelProtocolError("a tool call's arguments are not a text")
             call.arguments.append(arguments)
             kind = kind or FirstOutputKind.TOOL_ARGUMENTS
         return kind
@@ -308,11 +323,23 @@ class ChatAssembly:
         )
 
 
+def _numbered(message: dict[str, Any]) -> dict[str, Any]:
+    """A whole message, its calls in their order."""
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return message
+    numbered = [{**call, "index": n} for n, call in enumerate(calls) if isinstance(call, dict)]
+    if len(numbered) != len(calls):
+        raise ModelProtocolError("a tool call is not a JSON object")
+    return {**message, "tool_calls": numbered}
+
+
 def _usage(value: object) -> Usage | None:
     if not isinstance(value, dict):
         return None
     details = value.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    # Moonshot tells it without details: https://github.com/MoonshotAI/kimi-cli/tree/main/packages/kosong.
+    cached = details.get("cached_tokens") if isinstance(details, dict) else value.get("cached_tokens")
     details = value.get("completion_tokens_details")
     reasoning = details.get("reasoning_tokens") if isinstance(details, dict) else None
     return usage_of(value.get("prompt_tokens"), value.get("completion_tokens"), cached, reasoning)

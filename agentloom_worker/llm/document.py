@@ -57,6 +57,9 @@ class DocumentBody:
         except ValueError as error:
             if isinstance(error, json.JSONDecodeError) and error.msg == "Extra data":
                 raise ModelProtocolError("something follows the JSON answer") from error
+            begins = self.bytes.removeprefix(_BOM).lstrip(_BLANKS)[:1]
+            if begins not in (b"", b"{", b"["):
+                raise ModelProtocolError("the answer is not JSON") from error
             # Where the connection's end ends the body, a cut answer looks like this and like nothing else.
             raise IncompleteAnswerError("the JSON answer is not whole") from error
         except RecursionError as error:

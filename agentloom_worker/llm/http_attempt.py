@@ -342,12 +342,10 @@ def _failed(
         executed = Executed.EXECUTED
     else:
         executed = Executed.UNKNOWN if exchange.watch.sent else Executed.NOT_EXECUTED
-    if isinstance(exchange.attempt.api_key, str):
-        message = redact(message, exchange.attempt.api_key)
     failure = Failure(
         code=code,
         category=category,
-        message=message,
+        message=redact(message, exchange.attempt.api_key),
         external_outcome=executed,
         retry_class=retry_class,
         http_status=200 if exchange.answered else None,

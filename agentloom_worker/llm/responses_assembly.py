@@ -2,9 +2,12 @@
 
 The events are those of https://developers.openai.com/api/reference/resources/responses/streaming-events. A stream
 has no `[DONE]`; it is complete by `response.completed` or `response.incomplete` and by nothing else (CASES S09),
-and only if that frame shows the same text and calls as the stream did. Items are told apart by `output_index`, since
-some servers give one item several ids, and by their ids where a server sends no index: llama.cpp does not
+and only if that frame shows the same text and calls as the stream did. Of the event and the status of its response, the
+one that says that the answer was cut counts. Items are told apart by `output_index`, since some servers give one item
+several ids, and by their ids where a server sends no index: llama.cpp does not
 (https://github.com/ggml-org/llama.cpp/blob/master/tools/server/server-task.cpp, to_json_oaicompat_resp).
+Ollama numbers no words that a call follows: the call has their index, and an id of its own
+(https://github.com/ollama/ollama/blob/main/openai/responses.go, processToolCalls).
 
 An item that ends with another status than `completed` was cut, and so was the message: nobody knows what the model was
 going to say (CASES W06). vLLM ends so what its generator was cut in, whatever the response says
@@ -12,6 +15,7 @@ going to say (CASES W06). vLLM ends so what its generator was cut in, whatever t
 """
 
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from agentloom_worker import limits
@@ -125,6 +129,7 @@ class ResponsesAssembly:
         self._profile = profile
         self._asked = asked
         self._items: dict[int, _Item] = {}
+        self._left: list[tuple[int, _Item]] = []  # messages whose place a call has taken, and that place
         self._finish_reason: str | None = None
         self._usage: Usage | None = None
         self._response_id: str | None = None
@@ -289,22 +294,31 @@ class ResponsesAssembly:
         return item
 
     def _open(self, number: int, document: dict[str, Any]) -> _Item:
+        kind, item_id = text_of(document, "type"), text_of(document, "id")
         if number in self._items:
-            raise ModelProtocolError(f"output index {number} is used by two items")
-        kind = text_of(document, "type")
+            self._leave(number, kind, item_id)
         if kind in _FOREIGN_CALLS:
             raise ModelProtocolError(f"the provider asks for a {kind}, which was not offered")
-        if len(self._items) >= limits.OUTPUT_ITEMS_MAX:
+        if len(self._items) + len(self._left) >= limits.OUTPUT_ITEMS_MAX:
             raise ModelProtocolError(f"more than {limits.OUTPUT_ITEMS_MAX} output items")
         calls = sum(item.kind == _CALL for item in self._items.values())
         if kind == _CALL and calls >= limits.CALLS_PER_MESSAGE_MAX:
             raise ModelProtocolError(f"more than {limits.CALLS_PER_MESSAGE_MAX} tool calls in one message")
-        item = self._items[number] = _Item(kind, text_of(document, "id"))
+        item = self._items[number] = _Item(kind, item_id)
         if kind == _CALL:
             # What it says of the arguments is not counted: they follow, in fragments or whole.
             item.name = text_of(document, "name")
             item.call_id = text_of(document, "call_id") or None
         return item
+
+    def _leave(self, number: int, kind: str, item_id: str) -> None:
+        """Make room where a call takes the place of the message before it. Two calls are never in one place."""
+        before = self._items[number]
+        told_apart = item_id and before.item_id and item_id != before.item_id
+        if kind != _CALL or before.kind != _MESSAGE or before.closed or not told_apart:
+            raise ModelProtocolError(f"output index {number} is used by two items")
+        self._left.append((number, before))
+        del self._items[number]
 
     def _close(self, number: int, document: dict[str, Any]) -> FirstOutputKind | None:
         item = self._items.get(number) or self._open(number, document)
@@ -326,7 +340,11 @@ class ResponsesAssembly:
 
     def _take_end(self, frame: dict[str, Any], status: str) -> FirstOutputKind | None:
         response = _object(frame, "response")
-        if response.get("status", status) != status:
+        shown = response.get("status")
+        if status == "completed" and shown == "incomplete":
+            # Versions of LiteLLM name the event so whatever came of it, and say what did in the response.
+            status = "incomplete"
+        if shown not in (None, status):
             raise ModelProtocolError(f"a final frame for {status} shows another status")
         error = response.get("error")
         if status == "failed" or error:
@@ -337,7 +355,7 @@ class ResponsesAssembly:
             final = _closed_items(output)
             cut = cut or final._unfinished
             self._compare(final)
-        elif status == "completed" and any(not item.closed for item in self._items.values()):
+        elif status == "completed" and any(not item.closed for item in self._ordered()):
             raise ModelProtocolError("the final frame came before the end of an output item")
         self._finish_reason = self._reason_of(response, status, cut=cut)
         return next((kind for item in self._ordered() if (kind := item.first_kind) is not None), None)
@@ -354,7 +372,7 @@ class ResponsesAssembly:
 
     @property
     def _unfinished(self) -> bool:
-        return any(item.unfinished for item in self._items.values())
+        return any(item.unfinished for item in self._ordered())
 
     @property
     def _at_limit(self) -> bool:
@@ -372,14 +390,18 @@ class ResponsesAssembly:
         whole = len(streamed) == len(shown) and all(item.closed for item in items)
         for part in (_TEXT, _REFUSAL):
             before, after = self._text(part), final._text(part)
-            if before not in ("", after) and (whole or not after.startswith(before)):
+            # vLLM strips it there (https://github.com/vllm-project/vllm/issues/49412).
+            same = "".join(before.split()) == "".join(after.split())
+            if before and not same and (whole or not after.startswith(before)):
                 raise ModelProtocolError("the final frame shows another text than the stream")
-            whole = whole and before == after
+            whole = whole and same
         if not whole:
-            self._items = final._items
+            self._items, self._left = final._items, []
 
     def _ordered(self) -> list[_Item]:
-        return [self._items[number] for number in sorted(self._items)]
+        if not self._left:
+            return [self._items[number] for number in sorted(self._items)]
+        return [item for _, item in sorted([*self._left, *self._items.items()], key=itemgetter(0))]
 
     def _text(self, part: str) -> str:
         return "".join(item.text(part) for item in self._ordered())
@@ -449,8 +471,11 @@ def _closed_items(output: object) -> ResponsesAssembly:
 
 
 def _continues(streamed: _Item, shown: _Item) -> bool:
-    """Whether a call of the final frame is the streamed one; an unfinished one may have grown."""
-    if streamed.name not in ("", shown.name) or streamed.call_id not in (None, shown.call_id):
+    """Whether a call of the final frame is the streamed one; an unfinished one may have grown.
+
+    Its id says nothing: vLLM gives it another one there (https://github.com/vllm-project/vllm/pull/47916).
+    """
+    if streamed.name not in ("", shown.name):
         return False
     before, after = join_deltas(streamed.arguments), join_deltas(shown.arguments)
     return before == after or (not streamed.closed and after.startswith(before))

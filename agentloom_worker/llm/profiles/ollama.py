@@ -28,10 +28,16 @@ OLLAMA = Profile(
         }
     ),
     responses_parameters=frozenset({"reasoning", "temperature", "text", "top_p"}),
+    silent_limit=True,
     facts=(
         Fact(
             "a reasoning item has its thinking in encrypted_content (as plain text: it seals nothing), and in the input"
             " it becomes the thinking of the message or call behind it",
+            _RESPONSES,
+        ),
+        Fact(
+            "a Responses answer ends as completed, its items too, whatever ended it; that the output limit did shows in"
+            " usage.output_tokens alone, a window that ran full in nothing",
             _RESPONSES,
         ),
         Fact("a stream of chat completions ends with [DONE]", _MIDDLEWARE),

@@ -135,7 +135,14 @@ def test_an_endless_body_of_nothing_is_left(part: bytes, parts_max: int) -> None
     assert taken <= parts_max
 
 
-@pytest.mark.parametrize(("coding", "readable"), [("", True), ("identity", True), ("GZIP ", True), ("br", False)])
+@pytest.mark.parametrize(
+    ("coding", "readable"), [("", True), ("identity", True), ("none", True), ("GZIP ", True), ("br", False)]
+)
 def test_only_known_codings_are_readable(coding: str, readable: bool) -> None:
     assert is_readable({"content-encoding": coding}) is readable
     assert unpacked(coding, []) == (b"", "" if readable else WRONG)
+
+
+@pytest.mark.parametrize("coding", ["", "identity", "None"])
+def test_a_body_that_was_not_packed_is_given_as_it_came(coding: str) -> None:
+    assert unpacked(coding, [b"da", b"ta"]) == (b"data", "")

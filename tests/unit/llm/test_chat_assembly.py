@@ -185,6 +185,9 @@ def test_a_call_without_index_goes_on_by_its_id() -> None:
         calls({"index": "0", "id": "a", "function": {"name": "add"}}),
         calls({"index": 0, "id": 7, "function": {"name": "add"}}),
         calls({"index": 0, "id": "a", "function": "add"}),
+        calls(fragment(0, "a", "add", [])),
+        calls(fragment(0, "a", "add", 0)),
+        calls(fragment(0, "a", "add", False)),
         frame(tool_calls="add"),
         frame(content=["parts"]),
         frame(function_call={"name": "add"}),
@@ -210,6 +213,22 @@ def test_S02_a_finish_reason_that_proves_no_end_is_no_answer(reason: str) -> Non
     for said in (frame(content="The total is 1"), calls(fragment(0, "a", "echo", "{}"))):
         with pytest.raises(ModelProtocolError, match=f"the finish reason is {reason}:"):
             assemble(said, frame(reason))
+
+
+def test_an_empty_finish_reason_says_nothing_wherever_it_stands() -> None:
+    empty = frame("", content="")
+    assert assemble(empty, frame("", content="x"), frame("length"), empty).finish_reason == "length"
+    with pytest.raises(ModelProtocolError, match="two different finish reasons"):
+        assemble(frame("stop"), empty, frame("length"))
+
+
+def test_S06_a_filter_that_speaks_up_behind_the_end_blocks_what_was_said() -> None:
+    """Azure's asynchronous filter: what it found comes in a frame of its own, without a delta."""
+    blocked = {"choices": [{"index": 0, "finish_reason": "content_filter", "content_filter_results": {}}]}
+    for ending in ("stop", "tool_calls", "length", "content_filter"):
+        assert assemble(frame(content="x"), frame(ending), blocked).finish_reason == "content_filter"
+    with pytest.raises(ModelProtocolError, match="two different finish reasons"):
+        assemble(frame(content="x"), blocked, frame("stop"))
 
 
 def test_S02_a_finish_reason_is_quoted_as_a_word_only() -> None:
@@ -284,6 +303,23 @@ def test_a_surrogate_pair_cut_between_two_deltas_becomes_one_character() -> None
     assert assemble(frame(content="x\ud83dy")).text == "x\ud83dy"
 
 
+def whole(finish_reason: str | None = "tool_calls", **message: object) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish_reason}]}
+
+
+def test_S10_a_whole_completion_as_an_event_is_the_answer_unless_it_was_streamed() -> None:
+    made = [{"id": name, "function": {"name": "add", "arguments": "{}"}} for name in ("a", "b")]
+    response = assemble(frame(role="assistant"), whole(content="x", tool_calls=made))
+    assert (response.text, given(response)) == ("x", [("a", "add", "{}"), ("b", "add", "{}")])
+    assert assemble(whole("stop", content="x")).text == "x"
+    assert assemble(frame(content="x"), whole("stop", content="x")).text == "x", "MiniMax says it all again"
+    assert assemble(whole(None, content=""), frame(content="x"), frame("stop")).text == "x"
+    # Whether such pieces are parts of the answer or the answer so far, nobody says.
+    for piece in ({"content": "x"}, {"tool_calls": made}, {"reasoning": "x"}, {"refusal": "x"}):
+        with pytest.raises(ModelProtocolError, match="a message in place of a delta"):
+            assemble(whole(None, **piece), whole("stop", **piece))
+
+
 def test_other_choices_are_not_merged() -> None:
     assert assemble(frame(content="a"), {"choices": [{"index": 1, "delta": {"content": "b"}}]}).text == "a"
 
@@ -317,6 +353,16 @@ COUNTS = {"prompt_tokens": 9, "completion_tokens": 5}
 )
 def test_counts_that_a_provider_does_not_tell_are_no_zeros(usage: object, expected: Usage | None) -> None:
     assert assemble(frame("stop"), {"choices": [], "usage": usage}).usage == expected
+
+
+def test_counts_may_stand_in_the_choice_and_without_details() -> None:
+    """As Moonshot sends them, with its last delta."""
+    last = frame("stop")
+    last["choices"][0]["usage"] = {**COUNTS, "total_tokens": 14, "cached_tokens": 8}
+    assert assemble(frame(content="x"), last).usage == Usage(9, 5, 8)
+    assert assemble(last, {"choices": [], "usage": {**COUNTS, "completion_tokens": 6}}).usage == Usage(9, 6)
+    detailed = {**COUNTS, "cached_tokens": 8, "prompt_tokens_details": {"cached_tokens": 3}}
+    assert assemble(frame("stop"), {"choices": [], "usage": detailed}).usage == Usage(9, 5, 3)
 
 
 def test_counts_that_were_told_stand_beside_a_later_usage_without_any() -> None:

@@ -243,7 +243,10 @@ def test_S10_a_stream_without_a_type_is_a_stream_and_a_page_none(monkeypatch: py
         assert too_large.failure.code == Code.MODEL_PROTOCOL_ERROR
 
 
-@pytest.mark.parametrize("content_type", [b"Content-Type: text/html\r\n", b"Content-Type: text/plain\r\n", b""])
+PAGE_TYPES = [b"text/html", b"text/plain", b"application/json", b"application/problem+json"]
+
+
+@pytest.mark.parametrize("content_type", [*(b"Content-Type: %s\r\n" % kind for kind in PAGE_TYPES), b""])
 def test_S10_a_web_page_in_place_of_a_stream_is_a_protocol_error(content_type: bytes) -> None:
     head = b"HTTP/1.1 200 OK\r\n" + content_type + b"Connection: close\r\n\r\n"
     failure = failed(answered(HTML, head=head)).failure
@@ -253,6 +256,16 @@ def test_S10_a_web_page_in_place_of_a_stream_is_a_protocol_error(content_type: b
         None,
     )
     assert "Login" not in failure.message
+
+
+def test_S10_what_cannot_begin_a_json_answer_is_not_the_beginning_of_one() -> None:
+    """It is the same each time: another attempt would be paid for nothing."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
+    for body in (streams.S01, b"\xef\xbb\xbf upstream error", b"<", b" Bad gateway\n"):
+        failure = failed(answered(body, head=head)).failure
+        assert (failure.code, failure.retry_class) == (Code.MODEL_PROTOCOL_ERROR, None)
+    for body in (b"", b" \n", b"\xef", b"\xef\xbb", b"\xef\xbb\xbf", b"\xef\xbb\xbf{"):
+        assert_incomplete(failed(answered(body, head=head)))
 
 
 def members(body: bytes) -> bytes:

@@ -271,6 +271,14 @@ def test_bytes_that_are_not_http_are_a_transport_failure() -> None:
     assert (failure.code, failure.retry_class) == (Code.MODEL_TRANSPORT_FAILED, RetryClass.TRANSPORT)
 
 
+@pytest.mark.parametrize("key", [SECRET, None])
+def test_what_is_quoted_of_bytes_that_are_not_http_is_short_and_without_keys(key: str | None) -> None:
+    with serving(bytes_of(b"sk-proj-0123456789 " + b"x" * 60_000 + b"\r\n\r\n")) as server:
+        message = failed(once(new_adapter(), server.base_url, Attempt(api_key=key))).failure.message
+    assert message.startswith("illegal status line") and "sk-proj" not in message
+    assert len(message) <= limits.ERROR_TEXT_CHARACTERS_MAX + 1
+
+
 def test_D23_each_attempt_is_one_request_and_hands_on_what_retry_after_says() -> None:
     body = b'{"error":{"message":"overloaded, key ' + SECRET.encode() + b'","code":"server_error"}}'
     headers = "Content-Type: application/json\r\nRetry-After: 7"

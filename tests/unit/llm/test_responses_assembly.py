@@ -147,7 +147,45 @@ def test_S09_the_final_frame_must_show_what_was_streamed() -> None:
     assert "other tool calls" in refused(*one, ended("completed", call("a", "add", '{"x":1}')))
     assert "other tool calls" in refused(*one, ended("completed", call("a", "add", "{}"), call("b", "add", "{}")))
     assert "other tool calls" in refused(*one, ended("completed", message("x")))
-    assert "another status" in refused(event("response.completed", response={"status": "incomplete", "output": []}))
+    for event_status, shown in (("completed", "in_progress"), ("completed", "failed"), ("incomplete", "completed")):
+        end = event(f"response.{event_status}", response={"status": shown, "output": []})
+        assert "another status" in refused(end)
+    for same in (None, "completed"):
+        assert made((*whole, event("response.completed", response={"status": same}))).finish_reason == "stop"
+
+
+@pytest.mark.parametrize(("details", "reason"), [({"reason": "content_filter"}, "content_filter"), (None, "length")])
+def test_S09_an_incomplete_response_is_truncated_whatever_its_event_is_called(details: object, reason: str) -> None:
+    """LiteLLM's proxy ended all streams of the providers that it translates with `response.completed`."""
+    shown = {"status": "incomplete", "incomplete_details": details, "output": [call("a", "add", "{}")]}
+    response = made((CALL, arguments("{}"), event("response.completed", response=shown)))
+    assert (response.finish_reason, response.calls) == (reason, (ResponseCall(0, "a", "add", "{}"),))
+
+
+def test_S09_the_ids_of_calls_are_those_of_the_stream() -> None:
+    """vLLM makes the list of its final frame anew, with other ids (https://github.com/vllm-project/vllm/pull/47916)."""
+    two = [call("a", "add", '{"x":1}'), call("b", "add", '{"x":2}')]
+    stream = [event for n, one in enumerate(two) for event in (opened(n, **{**one, "arguments": ""}), closed(n, **one))]
+    shown = [{**one, "call_id": f"call_{n}", "id": f"fc_{n}"} for n, one in enumerate(two)]
+    for final in (two, shown):
+        assert [found.provider_call_id for found in made((*stream, ended("completed", *final))).calls] == ["a", "b"]
+    assert "other tool calls" in refused(*stream, ended("completed", *reversed(shown)))
+    assert "other tool calls" in refused(*stream, ended("completed", shown[0], {**shown[1], "name": "sub"}))
+    assert "other tool calls" in refused(*stream, ended("completed", shown[0]))
+
+
+def test_S09_blanks_around_words_make_no_other_text() -> None:
+    """vLLM strips the text of its final frame beside calls (https://github.com/vllm-project/vllm/issues/49412)."""
+    one = call("a", "add", "{}")
+    stream = (MESSAGE, text("\n\nI look. "), closed(0, **message("\n\nI look. ")), opened(1, **one), closed(1, **one))
+    response = made((*stream, ended("completed", message("I look."), one)))
+    assert (response.text, len(response.calls)) == ("\n\nI look. ", 1)
+    assert made((*stream[:2], ended("completed", message("I look.")))).text == "I look.", "the stream did not end it"
+    more = (opened(2, type="message"), text("Wait.", 2), closed(2, **message("Wait.")))
+    response = made((*stream, *more, ended("completed", message("I look."), one, message("Wait."))))
+    assert response.text == "\n\nI look. Wait."
+    assert "another text" in refused(*stream, ended("completed", message("I look again."), one))
+    assert "another text" in refused(*stream, ended("completed", one))
 
 
 def test_S09_what_only_the_final_frame_shows_is_taken_from_it() -> None:
