@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 from prometheus_client import CollectorRegistry, generate_latest
 
-from agentloom_worker import telemetry
+from agentloom_worker import secrecy, telemetry
 from agentloom_worker.audit import run_audit
 from agentloom_worker.cli.app import main
 from agentloom_worker.clock import SystemClock
@@ -27,6 +27,7 @@ from agentloom_worker.metrics import ProcessCollector
 from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.storage.tables import metadata
 from tests.acceptance.harness import (
+    ONE_BY_ONE,
     answer,
     ask,
     at_fault,
@@ -286,6 +287,25 @@ def test_what_ends_a_role_quotes_no_credential(
         assert run_of(worker.ports, run_id).status is RunStatus.FAILED
         assert b"[redacted]" in b"".join(value for _, value in everything_stored(worker.ports)), "it was there"
         look_everywhere(worker.ports, run_id, database_url, said, capfd)
+
+
+@pytest.mark.parametrize("reference", ["env", "file", "provider"], indirect=True)
+def test_a_tool_says_the_credential_aloud_in_a_process_that_has_never_read_it(
+    database_url: str, reference: str, said: io.StringIO, capfd: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    """The workers of `model` and of `tools` are other processes; so is one that begins with the tool of a run."""
+    with serving(CALLS, FINAL) as model, simulated(database_url, settings=ONE_BY_ONE) as worker:
+        ports = worker.ports
+        document = release(model.base_url, "http://127.0.0.1:9", reference)
+        document["agent"]["tools"].remove("ask")
+        run_id = ask(ports, document)
+        worker.drive(until=lambda: len(operations(ports, run_id)) > 1)
+        monkeypatch.setattr(secrecy, "_known", {})
+        monkeypatch.setattr(secrecy, "_in_order", ())
+        monkeypatch.setattr(credentials, "_learnt", set())
+        worker.drive()
+        assert run_of(ports, run_id).status is RunStatus.SUCCEEDED
+        look_everywhere(ports, run_id, database_url, said, capfd)
 
 
 def raise_it() -> None:
