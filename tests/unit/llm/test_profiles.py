@@ -227,6 +227,7 @@ FALLBACKS = {
     "models": ["other"],
     "route": "fallback",
     "providerOptions": {"gateway": {"models": ["other"], "order": ["a"]}},
+    "extra_body": {"model": "other", "models": ["other"], "route": "fallback", "top_k": 1},
 }
 
 
@@ -238,13 +239,15 @@ def test_no_profile_carries_what_lets_another_model_answer(name: str, protocol: 
         return
     found = problems(profile=name, protocol=protocol, base_url=address, parameters=FALLBACKS)
     refused = {path: text for path, text in found.items() if "no run falls back to one" in text}
-    places = [*list(FALLBACKS)[:-1], "providerOptions/gateway/models"]
+    behind = ("providerOptions/gateway/models", "extra_body/model", "extra_body/models", "extra_body/route")
+    places = [*list(FALLBACKS)[:-2], *behind]
     assert set(refused) == {f"/models/main/parameters/{place}" for place in places}
     assert set(refused.values()) == {
         "MODEL_FEATURE_UNSUPPORTED: lets another model answer than `model` names, and no run falls back to one:"
         " leave it out"
     }
-    assert set(found) - set(refused) <= {"/models/main/parameters/providerOptions"}, "a list has no such parameter"
+    unknown = {f"/models/main/parameters/{parameter}" for parameter in ("providerOptions", "extra_body")}
+    assert set(found) - set(refused) <= unknown, "a list has no such parameter"
 
 
 def test_a_dialect_lists_no_parameter_that_lets_another_model_answer() -> None:
@@ -261,8 +264,8 @@ def test_a_dialect_lists_no_parameter_that_lets_another_model_answer() -> None:
 def test_where_only_another_host_of_the_same_model_may_answer_a_release_decides() -> None:
     routing = {"provider": {"allow_fallbacks": False, "only": ["a"]}}
     assert bound(profile="openrouter", parameters=routing).parameters == tuple(routing.items())
-    options = {"providerOptions": {"gateway": {"order": ["a"]}}}
-    assert bound(profile="generic", parameters=options).parameters == tuple(options.items())
+    options = {"providerOptions": {"gateway": {"order": ["a"]}}, "extra_body": {"provider": {"only": ["a"]}}}
+    assert dict(bound(profile="generic", parameters=options).parameters) == options
 
 
 def test_a_proxy_is_always_told_to_use_no_fallback_of_its_own() -> None:
