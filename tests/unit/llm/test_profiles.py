@@ -220,6 +220,19 @@ def test_profiles_that_know_no_list_pass_any_parameter_on() -> None:
         assert bound(profile=name, parameters={"anything": 1}).parameters == (("anything", 1), *settled)
 
 
+@pytest.mark.parametrize(
+    ("profile", "protocol", "parameters"),
+    [
+        ("vllm", "openai-responses", {"top_k": 20, "seed": 1, "stop": ["x"], "structured_outputs": {"regex": "a"}}),
+        ("llama-cpp", "openai-chat", {"mirostat": 2, "dry_multiplier": 0.8, "parallel_tool_calls": True}),
+    ],
+)
+def test_what_a_server_documents_for_its_protocol_is_taken(
+    profile: str, protocol: str, parameters: dict[str, Any]
+) -> None:
+    assert dict(bound(profile=profile, protocol=protocol, parameters=parameters).parameters) == parameters
+
+
 FALLBACKS = {
     "fallbacks": ["other"],
     "context_window_fallbacks": [{"m": ["other"]}],
