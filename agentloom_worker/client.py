@@ -161,6 +161,10 @@ class Agentloom:
             raise RequestError(
                 Code.INPUT_INVALID, "the Redis of a fleet's leases goes with the fleet's broker: name it"
             )
+        try:
+            settings = None if settings is None else settings.spelt()
+        except ValueError as error:
+            raise RequestError(Code.INPUT_INVALID, str(error)) from None
         signal = RunSignal()
         if not run_workers:
             ports = make_ports(database_url, settings=settings, scripts=scripts)

@@ -17,7 +17,7 @@ from agentloom_worker.errors import Code, RequestError, RunError
 from agentloom_worker.http.credentials import installed_providers, resolve_credential
 from agentloom_worker.llm import discover as discovery
 from agentloom_worker.llm import probe as probing
-from agentloom_worker.llm.endpoint import Endpoint, EndpointClient
+from agentloom_worker.llm.endpoint import Endpoint, EndpointClient, shown
 from agentloom_worker.llm.profiles import PROFILES, Profile, custom_profile
 from agentloom_worker.llm.profiles.custom import CUSTOM
 from agentloom_worker.llm.profiles.generic import GENERIC
@@ -25,6 +25,8 @@ from agentloom_worker.runtime.publish import resolve_model
 from agentloom_worker.secrecy import conceal_known, conceal_value, known_secrets
 
 app = typer.Typer(help="Profiles of model providers, and what an endpoint has.", no_args_is_help=True)
+
+_LONGEST_S = 86_400.0
 
 BaseUrl = Annotated[
     str | None, typer.Option("--base-url", metavar="URL", help="The endpoint; else the profile's own address.")
@@ -64,11 +66,13 @@ FirstOutput = Annotated[
         "--first-output",
         metavar="SECONDS",
         min=0.001,
+        max=_LONGEST_S,
         help=f"How long to wait for the first output; {probing.BOUNDS.first_output_s:g}, or what the release says.",
     ),
 ]
 Timeout = Annotated[
-    float, typer.Option("--timeout", metavar="SECONDS", min=0.001, help="How long the whole call may take.")
+    float,
+    typer.Option("--timeout", metavar="SECONDS", min=0.001, max=_LONGEST_S, help="How long the whole call may take."),
 ]
 
 
@@ -131,7 +135,7 @@ def discover(
     with _asking(base_url, _profile_of(profile), credential) as (client, endpoint):
         found = conceal_value(discovery.discover(client, endpoint), known_secrets())
     if as_json:
-        print_json({"base_url": conceal_known(endpoint.base_url), "profile": endpoint.profile.name, "models": found})
+        print_json({"base_url": _address(endpoint), "profile": endpoint.profile.name, "models": found})
         return
     print_table(
         ("id", "window", "maximum output", "told by", "features"),
@@ -182,7 +186,7 @@ def probe(
         )
         found = conceal_value(asked, known_secrets())
     if as_json:
-        named = {"base_url": conceal_known(endpoint.base_url), "profile": subject.profile.name, "model": subject.model}
+        named = {"base_url": _address(endpoint), "profile": subject.profile.name, "model": subject.model}
         print_json({**named, **_shown(found)})
     else:
         print_table(("about", "found", "what was seen"), [(one.about, one.found, one.detail) for one in found.findings])
@@ -270,6 +274,11 @@ def _asking(
         raise RequestError(error.code, conceal_known(error.message)) from None
     finally:
         client.close()
+
+
+def _address(endpoint: Endpoint) -> str:
+    """What was asked, without what may be a secret in it."""
+    return conceal_known(shown(endpoint.url("")))
 
 
 def _document(profile: Profile) -> dict[str, object]:

@@ -82,6 +82,13 @@ class FrozenRelease:
     recent_runs: int = RECENT_RUNS
     protocol: str = ROUNDS
 
+    @property
+    def credential_refs(self) -> frozenset[str]:
+        """Every credential reference that its model and its tools name."""
+        headers = (header for spec in self.catalog.capabilities if spec.http for header in spec.http.headers)
+        named = (self.model.credential_ref, *(header.credential_ref for header in headers))
+        return frozenset(reference for reference in named if reference is not None)
+
 
 @dataclass(frozen=True, slots=True)
 class FrozenDocument:

@@ -7,6 +7,7 @@ point group `agentloom.credentials` (docs/credentials.md).
 import os
 import re
 import threading
+from collections.abc import Iterable
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Protocol
@@ -26,9 +27,9 @@ class CredentialProvider(Protocol):
     def __call__(self, name: str, /) -> str:
         """The secret that stands behind `PROVIDER:name`, now.
 
-        Called at each attempt, in its thread: it bounds its own waits, and keeps what it likes for as long as a
-        revocation may take. Raises CredentialRevokedError, LookupError for a name that it does not know, and anything
-        else where it cannot tell now.
+        Called at each attempt, in its thread, and by `learn_secrets`: it bounds its own waits, and keeps what it likes
+        for as long as a revocation may take. Raises CredentialRevokedError, LookupError for a name that it does not
+        know, and anything else where it cannot tell now.
         """
         ...
 
@@ -71,6 +72,23 @@ def resolve_credential(reference: str) -> str:
     return secret
 
 
+def learn_secrets(references: Iterable[str]) -> None:
+    """Read secrets only to know them where somebody says them aloud (secrecy.py); one that cannot be had is left out.
+
+    A provider, which may be far away, is asked once a process for each name, and again where it could not tell.
+    """
+    for reference in references:
+        if reference in _learnt:
+            continue
+        try:
+            resolve_credential(reference)
+        except CredentialError as error:
+            if error.transient:
+                continue
+        if reference.partition(":")[0] not in _BUILT_IN:
+            _learnt.add(reference)
+
+
 def installed_providers() -> tuple[str, ...]:
     """The names under which a reference reaches a provider here, whether it works or not."""
     names = {point.name for point in entry_points(group=ENTRY_POINT_GROUP)}
@@ -88,6 +106,7 @@ def _read_file(reference: str, path: Path) -> str:
 
 
 _providers: dict[str, CredentialProvider] = {}
+_learnt: set[str] = set()
 _loading = threading.Lock()
 
 

@@ -36,7 +36,7 @@ from agentloom_worker.domain.run import TicketState
 from agentloom_worker.domain.session import DeliveryState
 from agentloom_worker.errors import AgentloomError, Code, InvariantError, SupersededError
 from agentloom_worker.frozen import replace
-from agentloom_worker.http.credentials import CredentialError
+from agentloom_worker.http.credentials import CredentialError, learn_secrets
 from agentloom_worker.http.recording import Recording
 from agentloom_worker.llm.adapter import AttemptContext, DeliveryStoppedError, ModelCall, RequestBody
 from agentloom_worker.runtime.commit import commit
@@ -261,6 +261,8 @@ def perform_call(ports: Ports, slice_: Slice, live: Live) -> tuple[Slice, Outcom
         raise InvariantError(f"dispatch {live.claim.dispatch_id} has no intent to perform")
     if attempt.maybe_sent or not live.claim.first:
         return slice_, MaybeSent()
+    # A tool may say a key of its release aloud, in a process that has sent none.
+    learn_secrets(slice_.release.credential_refs)
     return slice_, _invoke(ports, slice_, live, operation, spec, arguments)
 
 

@@ -40,6 +40,21 @@ class KeepTransport(StrEnum):
 ALL_QUEUES = (Queue.CONTROL, Queue.MODEL, Queue.TOOLS, Queue.COMPACTION, Queue.MAINTENANCE)
 
 
+def _spelt(setting: str, limited: Mapping[str, int]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for written, number in limited.items():
+        try:
+            name = read_name(written)
+        except ValueError as error:
+            raise ValueError(f"a name in {setting} {error}") from None
+        if type(number) is not int or number < 1:
+            raise ValueError(f"a limit in {setting} is no whole number above 0: nothing would be let through")
+        if name in found:
+            raise ValueError(f"two names in {setting} are one connection")
+        found[name] = number
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How this process runs steps. None of these changes what a run does, only how fast and how often."""
@@ -64,12 +79,17 @@ class Settings:
     keep_transport: KeepTransport = KeepTransport.ALL
 
     def spelt(self) -> "Settings":
-        """These, with one spelling of the names of limits. Raises ValueError for one that could name no connection."""
-        lanes, requests, tokens = (
-            {read_name(name): number for name, number in limited.items()}
-            for limited in (self.model_lanes, self.model_requests, self.model_tokens)
+        """These, with one spelling of the names of limits.
+
+        Raises ValueError, which says of which setting, for a limit that could name no connection or let nothing
+        through, and for two of one connection.
+        """
+        return replace(
+            self,
+            model_lanes=_spelt("model_lanes", self.model_lanes),
+            model_requests=_spelt("model_requests", self.model_requests),
+            model_tokens=_spelt("model_tokens", self.model_tokens),
         )
-        return replace(self, model_lanes=lanes, model_requests=requests, model_tokens=tokens)
 
     @property
     def claim_ttl_us(self) -> int:

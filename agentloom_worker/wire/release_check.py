@@ -61,6 +61,7 @@ OWNED_PARAMETERS = {
 # Finds what is wrong with one entry of `models`: the path inside of it and the text.
 ModelCheck = Callable[[Mapping[str, object]], Iterator[tuple[Path, str]]]
 
+_VERSION_QUERY = re.compile("api-version=[A-Za-z0-9.-]{1,64}")  # as Azure's addresses and gateways before it have
 _PROTOCOL_PATH = re.compile("(/chat/completions|/responses)/*$")
 _SUGGESTIONS_MAX = 100  # each one compares a name with all others
 _MISSING_TEXT = {
@@ -245,8 +246,8 @@ def _address_trouble(protocol: object, base_url: str) -> str | None:
         return "must be an http or https URL with a host"
     if parts.username is not None or parts.password is not None:
         return "holds a user or a password: use `credential`, a secret never stands in a release"
-    if parts.query or parts.fragment:
-        return "must end with a path: a query or a fragment would be lost"
+    if parts.fragment or (parts.query and not _VERSION_QUERY.fullmatch(parts.query)):
+        return "must end with a path: of a query only `?api-version=…` is taken, since others may hold a secret"
     found = _PROTOCOL_PATH.search(parts.path)
     if found is not None:
         return f"must end in front of `{found.group(1)}`: the worker adds the path of the protocol itself"

@@ -15,8 +15,9 @@ import pytest
 import sqlalchemy as sa
 from prometheus_client import CollectorRegistry, generate_latest
 
-from agentloom_worker import telemetry
+from agentloom_worker import secrecy, telemetry
 from agentloom_worker.audit import run_audit
+from agentloom_worker.canonical import sha256
 from agentloom_worker.cli.app import main
 from agentloom_worker.clock import SystemClock
 from agentloom_worker.domain.run import RunStatus
@@ -27,6 +28,7 @@ from agentloom_worker.metrics import ProcessCollector
 from agentloom_worker.runtime.ports import Ports
 from agentloom_worker.storage.tables import metadata
 from tests.acceptance.harness import (
+    ONE_BY_ONE,
     answer,
     ask,
     at_fault,
@@ -126,6 +128,8 @@ def error_head(status: str, kind: str = "application/json") -> bytes:
 
 
 HALVES = (SECRET[:11], SECRET[11:])
+# Too much for a row, however well it is packed.
+LONG = b"".join(sha256(b"%d" % number) for number in range(500)).hex()
 ESCAPED = "".join(f"\\u{ord(one):04x}" for one in SECRET)
 ECHO = json.dumps({"error": {"message": f"bad key {SECRET}", "type": SECRET, "code": SECRET}}).encode()
 BUSY = {"error": {"message": f"no {SECRET}", "type": "server_error", "code": SECRET}}
@@ -134,6 +138,7 @@ ANSWERS: list[Handler] = [
     sent(ECHO.replace(b"/", b"\\/"), head=error_head("503 Busy", f"text/{SECRET[:3]}")),
     sent(sse(delta(content=f"half {SECRET}"), delta(reasoning=SECRET), done=False)),
     sent(sse(delta(content=f"x{HALVES[0]}"), delta(content=HALVES[1]), done=False), chunk=5),
+    sent(sse(delta(content=f"{LONG[:9000]}{SECRET}{LONG[9000:]}"), done=False)),
     sent(sse(BUSY)),
     sent(
         gzip.compress(json.dumps(BUSY).encode()),
@@ -198,10 +203,12 @@ def everything_stored(ports: Ports) -> Iterator[tuple[str, bytes]]:
 
 
 def unpacked(value: bytes) -> bytes:
+    """What compressed bytes hold, compressed once or twice."""
     try:
-        return zlib.decompress(value)
+        found = zlib.decompress(value)
     except zlib.error:
         return b""
+    return found + unpacked(found)
 
 
 def assert_nowhere(where: str, text: bytes | str) -> None:
@@ -271,6 +278,8 @@ def test_a_credential_that_servers_and_tools_echo_is_stored_logged_and_shown_now
         assert [one.status for one in results].count("completed") >= 3
         stored = b"".join(value for _, value in everything_stored(ports))
         assert stored.count(b"[redacted]") > 10, "it was there"
+        blobs = [value for name, value in everything_stored(ports) if name == "blob.content"]
+        assert any(b"[redacted]" in value for value in blobs), "it was there as well"
         assert run_audit(ports) == ()
         look_everywhere(ports, run_id, database_url, said, capfd)
 
@@ -286,6 +295,25 @@ def test_what_ends_a_role_quotes_no_credential(
         assert run_of(worker.ports, run_id).status is RunStatus.FAILED
         assert b"[redacted]" in b"".join(value for _, value in everything_stored(worker.ports)), "it was there"
         look_everywhere(worker.ports, run_id, database_url, said, capfd)
+
+
+@pytest.mark.parametrize("reference", ["env", "file", "provider"], indirect=True)
+def test_a_tool_says_the_credential_aloud_in_a_process_that_has_never_read_it(
+    database_url: str, reference: str, said: io.StringIO, capfd: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    """The workers of `model` and of `tools` are other processes; so is one that begins with the tool of a run."""
+    with serving(CALLS, FINAL) as model, simulated(database_url, settings=ONE_BY_ONE) as worker:
+        ports = worker.ports
+        document = release(model.base_url, "http://127.0.0.1:9", reference)
+        document["agent"]["tools"].remove("ask")
+        run_id = ask(ports, document)
+        worker.drive(until=lambda: len(operations(ports, run_id)) > 1)
+        monkeypatch.setattr(secrecy, "_known", {})
+        monkeypatch.setattr(secrecy, "_in_order", ())
+        monkeypatch.setattr(credentials, "_learnt", set())
+        worker.drive()
+        assert run_of(ports, run_id).status is RunStatus.SUCCEEDED
+        look_everywhere(ports, run_id, database_url, said, capfd)
 
 
 def raise_it() -> None:

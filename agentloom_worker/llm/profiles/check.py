@@ -20,7 +20,7 @@ _UNSUPPORTED = "MODEL_FEATURE_UNSUPPORTED: "
 
 # What lets another model answer than the one that a request names, refused for every profile, since nobody knows what
 # stands behind an address. Dotted paths into the parameters.
-_FALLBACKS: Final = (
+_NAMED_FALLBACKS: Final = (
     # https://docs.litellm.ai/docs/proxy/client_side_fallbacks and docs/proxy/reliability
     "fallbacks",
     "context_window_fallbacks",
@@ -30,6 +30,13 @@ _FALLBACKS: Final = (
     "route",
     # https://vercel.com/docs/ai-gateway/models-and-providers/model-fallbacks
     "providerOptions.gateway.models",
+)
+# What LiteLLM's proxy puts over the body that it sends on, `model` included:
+# https://github.com/BerriAI/litellm/blob/main/litellm/llms/openrouter/chat/transformation.py
+_OVERLAY: Final = "extra_body"
+_FALLBACKS: Final = (
+    *_NAMED_FALLBACKS,
+    *(f"{_OVERLAY}.{dotted}" for dotted in ("model", *_NAMED_FALLBACKS)),
 )
 _NO_FALLBACK = f"{_UNSUPPORTED}lets another model answer than `model` names, and no run falls back to one: leave it out"
 

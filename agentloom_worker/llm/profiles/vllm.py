@@ -58,7 +58,29 @@ VLLM = Profile(
             "vllm_xargs",
         }
     ),
-    responses_parameters=frozenset({"reasoning", "temperature", "text", "tool_choice", "top_p"}),
+    # Without those that it takes and does nothing with (metadata, prompt_cache_key, service_tier, user), and without
+    # the further ways to hand it a history.
+    responses_parameters=frozenset(
+        {
+            "cache_salt",
+            "ignore_eos",
+            "include_stop_str_in_output",
+            "logit_bias",
+            "priority",
+            "reasoning",
+            "repetition_penalty",
+            "seed",
+            "skip_special_tokens",
+            "stop",
+            "structured_outputs",
+            "temperature",
+            "text",
+            "tool_choice",
+            "top_k",
+            "top_p",
+            "vllm_xargs",
+        }
+    ),
     finish_reasons={"abort": ErrorClass.TRANSPORT, "error": ErrorClass.TRANSPORT},
     facts=(
         Fact(

@@ -292,3 +292,23 @@ def test_a_key_that_the_endpoint_echoes_is_shown_by_no_command(
         assert server.served == 6
     for _, out, err in shown:
         assert KEY not in out + err and ESCAPED not in out + err and "0123456789abcdef" not in out + err
+
+
+@pytest.mark.parametrize("command", [("discover",), ("probe", "--model", "plain")])
+def test_what_an_address_hides_is_not_printed(
+    command: tuple[str, ...], model: DevModel, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hidden = model.base_url.replace("://", "://user:hidden@") + "/?api-key=hidden"
+    code, out, err = run(capsys, *command, "--base-url", hidden, "--credential", key, "--json")
+    assert (code, json.loads(out)["base_url"]) == (0, model.base_url)
+    assert "hidden" not in out + err
+
+
+@pytest.mark.parametrize("option", ["--timeout", "--first-output"])
+@pytest.mark.parametrize("seconds", ["inf", "1e12", "nan", "0", "-1"])
+def test_bounds_that_are_none_are_refused(
+    option: str, seconds: str, model: DevModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(capsys, "probe", "--base-url", model.base_url, "--model", "plain", option, seconds)
+    assert code == 2 and option in err and "Traceback" not in err
+    assert not model.requests

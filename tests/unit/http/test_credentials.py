@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from agentloom_worker import secrecy
 from agentloom_worker.errors import Code, RunError
 from agentloom_worker.http import credentials
 from agentloom_worker.http.credentials import CredentialError, installed_providers, resolve_credential
@@ -97,6 +98,23 @@ def test_a_provider_is_asked_at_each_attempt(installed: Path) -> None:
     assert resolve_credential("vault:team/model") == "tok-0123456789abcdef"
     sys.modules["vault_for_tests"].SECRETS["team/model"] = "tok-another-0123456"
     assert resolve_credential("vault:team/model") == "tok-another-0123456"
+
+
+def test_secrets_are_learnt_without_a_word_and_a_provider_is_asked_for_each_once(
+    installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(secrecy, "_known", {})
+    monkeypatch.setattr(secrecy, "_in_order", ())
+    monkeypatch.setattr(credentials, "_learnt", set())
+    monkeypatch.setenv("MODEL_KEY", "sk-0123456789abcdef")
+    references = ("env:MODEL_KEY", "env:NOT_SET", "vault:team/model", "vault:gone", "vault:down", "another:x")
+    credentials.learn_secrets(references)
+    assert set(secrecy.known_secrets()) == {"sk-0123456789abcdef", "tok-0123456789abcdef"}
+    monkeypatch.setenv("MODEL_KEY", "sk-another-0123456")
+    sys.modules["vault_for_tests"].SECRETS["team/model"] = "tok-another-0123456"
+    credentials.learn_secrets(references)
+    assert set(secrecy.known_secrets()) == {"sk-0123456789abcdef", "tok-0123456789abcdef", "sk-another-0123456"}
+    assert credentials._learnt == {"vault:team/model", "vault:gone", "another:x"}
 
 
 @pytest.mark.parametrize(

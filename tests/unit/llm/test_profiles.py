@@ -218,6 +218,19 @@ def test_profiles_that_know_no_list_pass_any_parameter_on() -> None:
         assert bound(profile=name, parameters={"anything": 1}).parameters == (("anything", 1), *settled)
 
 
+@pytest.mark.parametrize(
+    ("profile", "protocol", "parameters"),
+    [
+        ("vllm", "openai-responses", {"top_k": 20, "seed": 1, "stop": ["x"], "structured_outputs": {"regex": "a"}}),
+        ("llama-cpp", "openai-chat", {"mirostat": 2, "dry_multiplier": 0.8, "parallel_tool_calls": True}),
+    ],
+)
+def test_what_a_server_documents_for_its_protocol_is_taken(
+    profile: str, protocol: str, parameters: dict[str, Any]
+) -> None:
+    assert dict(bound(profile=profile, protocol=protocol, parameters=parameters).parameters) == parameters
+
+
 FALLBACKS = {
     "fallbacks": ["other"],
     "context_window_fallbacks": [{"m": ["other"]}],
@@ -225,6 +238,7 @@ FALLBACKS = {
     "models": ["other"],
     "route": "fallback",
     "providerOptions": {"gateway": {"models": ["other"], "order": ["a"]}},
+    "extra_body": {"model": "other", "models": ["other"], "route": "fallback", "top_k": 1},
 }
 
 
@@ -236,13 +250,15 @@ def test_no_profile_carries_what_lets_another_model_answer(name: str, protocol: 
         return
     found = problems(profile=name, protocol=protocol, base_url=address, parameters=FALLBACKS)
     refused = {path: text for path, text in found.items() if "no run falls back to one" in text}
-    places = [*list(FALLBACKS)[:-1], "providerOptions/gateway/models"]
+    behind = ("providerOptions/gateway/models", "extra_body/model", "extra_body/models", "extra_body/route")
+    places = [*list(FALLBACKS)[:-2], *behind]
     assert set(refused) == {f"/models/main/parameters/{place}" for place in places}
     assert set(refused.values()) == {
         "MODEL_FEATURE_UNSUPPORTED: lets another model answer than `model` names, and no run falls back to one:"
         " leave it out"
     }
-    assert set(found) - set(refused) <= {"/models/main/parameters/providerOptions"}, "a list has no such parameter"
+    unknown = {f"/models/main/parameters/{parameter}" for parameter in ("providerOptions", "extra_body")}
+    assert set(found) - set(refused) <= unknown, "a list has no such parameter"
 
 
 def test_a_dialect_lists_no_parameter_that_lets_another_model_answer() -> None:
@@ -259,8 +275,8 @@ def test_a_dialect_lists_no_parameter_that_lets_another_model_answer() -> None:
 def test_where_only_another_host_of_the_same_model_may_answer_a_release_decides() -> None:
     routing = {"provider": {"allow_fallbacks": False, "only": ["a"]}}
     assert bound(profile="openrouter", parameters=routing).parameters == tuple(routing.items())
-    options = {"providerOptions": {"gateway": {"order": ["a"]}}}
-    assert bound(profile="generic", parameters=options).parameters == tuple(options.items())
+    options = {"providerOptions": {"gateway": {"order": ["a"]}}, "extra_body": {"provider": {"only": ["a"]}}}
+    assert dict(bound(profile="generic", parameters=options).parameters) == options
 
 
 def test_a_proxy_is_always_told_to_use_no_fallback_of_its_own() -> None:

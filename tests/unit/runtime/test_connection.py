@@ -1,11 +1,15 @@
 """What a limit names: an endpoint, a model there, a credential there, or both, without doubt which."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agentloom_worker.bootstrap import make_ports
+from agentloom_worker.client import Agentloom
 from agentloom_worker.domain.release import ModelBinding, load_release
+from agentloom_worker.errors import Code, RequestError
 from agentloom_worker.runtime.connection import limits_on, read_name
 from agentloom_worker.runtime.ports import Settings
 from agentloom_worker.runtime.publish import resolve_release
@@ -67,6 +71,28 @@ def test_what_names_no_connection_is_refused_and_not_quoted(written: str, troubl
     assert "secret" not in str(caught.value).lower()
     with pytest.raises(ValueError, match=trouble):
         Settings(model_lanes={written: 1}).spelt()
+
+
+@pytest.mark.parametrize("setting", ["model_lanes", "model_requests", "model_tokens"])
+@pytest.mark.parametrize(
+    ("limited", "trouble"),
+    [
+        ({"https://secret": 1}, "a name in {} names no host"),
+        ({"api.example.com": 0}, "a limit in {} is no whole number above 0"),
+        ({"api.example.com": -1}, "a limit in {} is no whole number above 0"),
+        ({"api.example.com": "1"}, "a limit in {} is no whole number above 0"),
+        ({"api.example.com": 2.5}, "a limit in {} is no whole number above 0"),
+        ({"api.example.com": True}, "a limit in {} is no whole number above 0"),
+        ({"API.example.com": 1, "api.example.com": 2}, "two names in {} are one connection"),
+    ],
+)
+def test_limits_that_could_not_hold_are_refused_before_anything_runs(
+    tmp_path: Path, setting: str, limited: dict[str, Any], trouble: str
+) -> None:
+    settings = replace(Settings(), **{setting: limited})
+    with pytest.raises(RequestError, match=trouble.format(setting)) as caught:
+        Agentloom.embedded(tmp_path / "state", settings=settings)
+    assert caught.value.code is Code.INPUT_INVALID
 
 
 EVERY = {

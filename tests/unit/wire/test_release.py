@@ -259,12 +259,23 @@ def test_model_without_a_window_is_refused_and_no_window_is_guessed() -> None:
         ("http://[::1/v1", "is not a URL"),
         ("https://user:word@host/v1", "holds a user or a password"),
         ("https://host/v1?version=1", "must end with a path"),
+        ("https://host/v1?api-version=1&key=word", "must end with a path"),
+        ("https://host/v1?api-version=", "must end with a path"),
+        ("https://host/v1#part", "must end with a path"),
+        ("https://host/v1/chat/completions?api-version=1", "must end in front of `/chat/completions`"),
     ],
 )
 def test_address_that_no_request_could_use_is_refused(base_url: str, text: str) -> None:
     path, found = only_problem(release_document(models={"main": {"protocol": "openai-chat", "base_url": base_url}}))
     assert path == "/models/main/base_url"
     assert text in found
+
+
+@pytest.mark.parametrize("protocol", ["openai-chat", "openai-responses"])
+def test_an_address_may_name_the_version_of_the_api_that_stands_there(protocol: str) -> None:
+    address = "https://host/openai/deployments/x?api-version=2024-10-21-preview"
+    document = release_document(models={"main": {"protocol": protocol, "base_url": address}})
+    assert parse_release(document).models["main"].base_url == address
 
 
 def test_each_protocol_owns_the_parameters_that_its_encoding_refuses() -> None:
