@@ -151,6 +151,7 @@ ERROR_BODY_TIMEOUT_S = 2.0
 ERROR_TEXT_CHARACTERS_MAX = 300
 RETRY_AFTER_MAX_S = 24 * 3600.0
 CREDENTIAL_BYTES_MAX = 64 * 1024
+CREDENTIAL_LEARN_PAUSE_S = 60.0  # a provider that could not tell is left alone so long by who sends nothing
 SECRET_CHARACTERS_MIN = 12  # a shorter one (`EMPTY`, as local servers want it) may be an ordinary word of an answer
 SECRETS_KEPT_MAX = 256
 TRANSPORT_HEAD_BYTES = 512 * 1024  # of what an attempt received, its beginning and its end are kept

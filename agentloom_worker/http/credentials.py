@@ -4,6 +4,7 @@
 point group `agentloom.credentials` (docs/credentials.md).
 """
 
+import math
 import os
 import re
 import threading
@@ -72,21 +73,23 @@ def resolve_credential(reference: str) -> str:
     return secret
 
 
-def learn_secrets(references: Iterable[str]) -> None:
+def learn_secrets(references: Iterable[str], now_s: float) -> None:
     """Read secrets only to know them where somebody says them aloud (secrecy.py); one that cannot be had is left out.
 
-    A provider, which may be far away, is asked once a process for each name, and again where it could not tell.
+    `now_s` is a monotonic clock's. A provider, which may be far away, is asked once a process for each name; where it
+    could not tell, again after a while.
     """
     for reference in references:
-        if reference in _learnt:
+        if _ask_again_s.get(reference, now_s) > now_s:
             continue
+        again_s = math.inf
         try:
             resolve_credential(reference)
         except CredentialError as error:
             if error.transient:
-                continue
+                again_s = now_s + limits.CREDENTIAL_LEARN_PAUSE_S
         if reference.partition(":")[0] not in _BUILT_IN:
-            _learnt.add(reference)
+            _ask_again_s[reference] = again_s
 
 
 def installed_providers() -> tuple[str, ...]:
@@ -106,7 +109,7 @@ def _read_file(reference: str, path: Path) -> str:
 
 
 _providers: dict[str, CredentialProvider] = {}
-_learnt: set[str] = set()
+_ask_again_s: dict[str, float] = {}
 _loading = threading.Lock()
 
 

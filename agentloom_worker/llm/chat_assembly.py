@@ -158,6 +158,9 @@ class ChatAssembly:
             known = re.fullmatch(r"[\w.\-]{1,64}", self._finish_reason)
             named = self._finish_reason if known else "of another form"
             raise ModelProtocolError(f"the finish reason is {named}: one of {', '.join(sorted(_ENDS))} ends an answer")
+        if self._finish_reason == Ending.TOOL_CALLS and not self._calls:
+            # What it says is missing may be what the model meant to do.
+            raise ModelProtocolError("the finish reason is tool_calls, and there is no call")
         for ordinal, call in enumerate(self._calls):
             if not call.name:
                 raise ModelProtocolError(f"tool call {ordinal} has no name")

@@ -262,7 +262,7 @@ def perform_call(ports: Ports, slice_: Slice, live: Live) -> tuple[Slice, Outcom
     if attempt.maybe_sent or not live.claim.first:
         return slice_, MaybeSent()
     # A tool may say a key of its release aloud, in a process that has sent none.
-    learn_secrets(slice_.release.credential_refs)
+    learn_secrets(slice_.release.credential_refs, ports.clock.monotonic_s())
     return slice_, _invoke(ports, slice_, live, operation, spec, arguments)
 
 

@@ -757,6 +757,7 @@ REQUIREMENTS = {
         "all",
         (
             "contract/test_adapters.py::test_S08_calls_stand_whatever_the_finish_reason_says",
+            "unit/llm/test_chat_assembly.py::test_S08_calls_that_are_announced_and_missing_are_no_answer",
             "unit/llm/test_chat_assembly.py::test_S08_a_providers_own_word_for_an_ending_is_that_ending",
             "unit/llm/test_golden_cuts.py::test_S06_S07_S08_a_stream_that_is_broken_off_anywhere_is_not_complete",
             "unit/llm/test_openai_chat.py::test_S08_calls_stand_although_the_finish_reason_says_stop",

@@ -310,7 +310,7 @@ def test_a_tool_says_the_credential_aloud_in_a_process_that_has_never_read_it(
         worker.drive(until=lambda: len(operations(ports, run_id)) > 1)
         monkeypatch.setattr(secrecy, "_known", {})
         monkeypatch.setattr(secrecy, "_in_order", ())
-        monkeypatch.setattr(credentials, "_learnt", set())
+        monkeypatch.setattr(credentials, "_ask_again_s", {})
         worker.drive()
         assert run_of(ports, run_id).status is RunStatus.SUCCEEDED
         look_everywhere(ports, run_id, database_url, said, capfd)

@@ -1,3 +1,4 @@
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -5,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from agentloom_worker import secrecy
+from agentloom_worker import limits, secrecy
 from agentloom_worker.errors import Code, RunError
 from agentloom_worker.http import credentials
 from agentloom_worker.http.credentials import CredentialError, installed_providers, resolve_credential
@@ -105,16 +106,23 @@ def test_secrets_are_learnt_without_a_word_and_a_provider_is_asked_for_each_once
 ) -> None:
     monkeypatch.setattr(secrecy, "_known", {})
     monkeypatch.setattr(secrecy, "_in_order", ())
-    monkeypatch.setattr(credentials, "_learnt", set())
+    monkeypatch.setattr(credentials, "_ask_again_s", {})
     monkeypatch.setenv("MODEL_KEY", "sk-0123456789abcdef")
     references = ("env:MODEL_KEY", "env:NOT_SET", "vault:team/model", "vault:gone", "vault:down", "another:x")
-    credentials.learn_secrets(references)
+    credentials.learn_secrets(references, 1000.0)
     assert set(secrecy.known_secrets()) == {"sk-0123456789abcdef", "tok-0123456789abcdef"}
     monkeypatch.setenv("MODEL_KEY", "sk-another-0123456")
     sys.modules["vault_for_tests"].SECRETS["team/model"] = "tok-another-0123456"
-    credentials.learn_secrets(references)
+    credentials.learn_secrets(references, 1000.0)
     assert set(secrecy.known_secrets()) == {"sk-0123456789abcdef", "tok-0123456789abcdef", "sk-another-0123456"}
-    assert credentials._learnt == {"vault:team/model", "vault:gone", "another:x"}
+    assert credentials._ask_again_s == {
+        "vault:team/model": math.inf,
+        "vault:gone": math.inf,
+        "vault:down": 1000.0 + limits.CREDENTIAL_LEARN_PAUSE_S,
+        "another:x": math.inf,
+    }
+    credentials.learn_secrets(["vault:down"], 1000.0 + limits.CREDENTIAL_LEARN_PAUSE_S)
+    assert credentials._ask_again_s["vault:down"] == 1000.0 + 2 * limits.CREDENTIAL_LEARN_PAUSE_S
 
 
 @pytest.mark.parametrize(

@@ -303,6 +303,11 @@ def test_a_surrogate_pair_cut_between_two_deltas_becomes_one_character() -> None
     assert assemble(frame(content="x\ud83dy")).text == "x\ud83dy"
 
 
+def test_S08_calls_that_are_announced_and_missing_are_no_answer() -> None:
+    with pytest.raises(ModelProtocolError, match="the finish reason is tool_calls, and there is no call"):
+        given(assemble(frame(content="Let me look."), frame("tool_calls")))
+
+
 def whole(finish_reason: str | None = "tool_calls", **message: object) -> dict[str, Any]:
     return {"choices": [{"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish_reason}]}
 
