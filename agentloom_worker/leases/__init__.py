@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 from agentloom_worker import limits
 from agentloom_worker.clock import Clock
 from agentloom_worker.leases import redis
-from agentloom_worker.leases.fast_path import FastPath, Rate
+from agentloom_worker.leases.fast_path import FastPath, Rate, Waiter
 from agentloom_worker.leases.guard import GuardedFastPath
 from agentloom_worker.leases.local import LocalFastPath
 
@@ -51,4 +51,4 @@ def open_fast_path(
     return opener(url, clock, prefix, sentinel_master)
 
 
-__all__ = ["DEFAULT_PREFIX", "LEASE_STORES", "LOCAL", "FastPath", "Rate", "open_fast_path"]
+__all__ = ["DEFAULT_PREFIX", "LEASE_STORES", "LOCAL", "FastPath", "Rate", "Waiter", "open_fast_path"]

@@ -23,6 +23,17 @@ class Rate:
     tokens: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """Who asks again where it is not let into a window: the name that it keeps, whatever becomes of its claim.
+
+    `late_ms` is how long behind the instant that it is told it comes back at the latest.
+    """
+
+    name: str
+    late_ms: int
+
+
 class Subscription(Protocol):
     """Cancellations being listened for."""
 
@@ -92,14 +103,19 @@ class FastPath(Protocol):
         """Give a slot back; one that has expired is no matter."""
         ...
 
-    def enter_window(self, name: str, rate: Rate, owner: str, tokens: int, window_ms: int) -> int:
+    def enter_window(
+        self, name: str, rate: Rate, owner: str, tokens: int, window_ms: int, waiter: Waiter | None = None
+    ) -> int:
         """Enter a request of so many tokens into a sliding window: 0, or the milliseconds until one leaves it.
 
         Nothing is entered where the answer is not 0, and an owner that is in the window already is not entered
         twice. Each entry leaves by itself after `window_ms`, and no later than `window_ms` from now whatever became of
         the clock (T10): so no answer is above `window_ms`. What is used is the sum of the entries that are there, so no
-        counter can leak. More tokens than `rate` has are let through by an empty window only. With the store
-        away the answer is 0.
+        counter can leak. More tokens than `rate` has are let through by an empty window only.
+
+        A `waiter` that too few tokens are left for stands in a line. The first of it is waited for: until it comes
+        back, or is late, others are let through only where its tokens fit beside theirs. So a large request finds room
+        however many small ones come. With the store away the answer is 0.
         """
         ...
 

@@ -10,7 +10,15 @@ from typing import TypeVar
 from agentloom_worker import limits, telemetry
 from agentloom_worker.clock import Clock
 from agentloom_worker.ids import ClaimToken, DispatchId, RunId
-from agentloom_worker.leases.fast_path import CancelListener, ClaimPair, FastPath, Rate, Subscription, WatchedRuns
+from agentloom_worker.leases.fast_path import (
+    CancelListener,
+    ClaimPair,
+    FastPath,
+    Rate,
+    Subscription,
+    Waiter,
+    WatchedRuns,
+)
 
 Answer = TypeVar("Answer")
 
@@ -113,9 +121,11 @@ class GuardedFastPath:
         """As FastPath says; if the store is away the slot expires."""
         self._ask(lambda: self._store.give_slot(name, owner), None)
 
-    def enter_window(self, name: str, rate: Rate, owner: str, tokens: int, window_ms: int) -> int:
+    def enter_window(
+        self, name: str, rate: Rate, owner: str, tokens: int, window_ms: int, waiter: Waiter | None = None
+    ) -> int:
         """As FastPath says; 0 if the store is away."""
-        return self._ask(lambda: self._store.enter_window(name, rate, owner, tokens, window_ms), 0)
+        return self._ask(lambda: self._store.enter_window(name, rate, owner, tokens, window_ms, waiter), 0)
 
     def correct_window(self, name: str, owner: str, before: int, tokens: int) -> None:
         """As FastPath says; if the store is away the estimate stands until it leaves the window."""

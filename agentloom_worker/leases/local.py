@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from agentloom_worker import limits
 from agentloom_worker.clock import Clock
 from agentloom_worker.ids import ClaimToken, DispatchId, RunId
-from agentloom_worker.leases.fast_path import CancelListener, ClaimPair, Rate, Subscription, WatchedRuns
+from agentloom_worker.leases.fast_path import CancelListener, ClaimPair, Rate, Subscription, Waiter, WatchedRuns
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,14 @@ class _Noted:
 
 @dataclass(frozen=True, slots=True)
 class _Entered:
+    tokens: int
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """What somebody needs who was not let into a window, and until when it is waited for."""
+
     tokens: int
     until_s: float
 
@@ -44,6 +52,7 @@ class LocalFastPath:
         self._cancels: OrderedDict[RunId, float] = OrderedDict()
         self._slots: dict[str, dict[str, float]] = {}
         self._windows: dict[str, dict[str, _Entered]] = {}
+        self._waiting: dict[str, dict[str, _Waiting]] = {}  # the first one first
         self._listeners: list[CancelListener] = []
 
     def note_claim(self, dispatch_id: DispatchId, token: ClaimToken, ttl_ms: int) -> None:
@@ -129,7 +138,9 @@ class LocalFastPath:
             if not owners:
                 self._slots.pop(name, None)
 
-    def enter_window(self, name: str, rate: Rate, owner: str, tokens: int, window_ms: int) -> int:
+    def enter_window(
+        self, name: str, rate: Rate, owner: str, tokens: int, window_ms: int, waiter: Waiter | None = None
+    ) -> int:
         """As FastPath says."""
         now_s = self._clock.monotonic_s()
         with self._lock:
@@ -137,11 +148,21 @@ class LocalFastPath:
             self._windows[name] = entries
             if owner in entries:
                 return 0
-            free_s = max(_requests_fit_s(entries, rate), _tokens_fit_s(entries, rate, tokens))
-            if free_s > now_s:
-                return min(max(1, math.ceil(1000 * (free_s - now_s))), window_ms)
-            entries[owner] = _Entered(tokens, now_s + window_ms / 1000)
-            return 0
+            me = "" if waiter is None else waiter.name
+            waiting = {who: one for who, one in self._waiting.get(name, {}).items() if who == me or one.until_s > now_s}
+            self._waiting[name] = waiting
+            first = next(iter(waiting), me)
+            tokens_s = _tokens_fit_s(entries, rate, tokens, None if first == me else waiting[first])
+            free_s = max(_requests_fit_s(entries, rate), tokens_s)
+            if free_s <= now_s:
+                entries[owner] = _Entered(tokens, now_s + window_ms / 1000)
+                waiting.pop(me, None)
+                return 0
+            wait_ms = min(max(1, math.ceil(1000 * (free_s - now_s))), window_ms)
+            short = tokens_s > now_s and len(waiting) < limits.WAITERS_MAX
+            if waiter is not None and (short or me in waiting):
+                waiting[me] = _Waiting(tokens, now_s + (wait_ms + waiter.late_ms) / 1000)
+            return wait_ms
 
     def correct_window(self, name: str, owner: str, before: int, tokens: int) -> None:
         """As FastPath says."""
@@ -173,15 +194,17 @@ def _requests_fit_s(entries: Mapping[str, _Entered], rate: Rate) -> float:
     return list(entries.values())[len(entries) - rate.requests].until_s
 
 
-def _tokens_fit_s(entries: Mapping[str, _Entered], rate: Rate, tokens: int) -> float:
-    """When so many tokens fit; 0: now."""
+def _tokens_fit_s(entries: Mapping[str, _Entered], rate: Rate, tokens: int, first: _Waiting | None) -> float:
+    """When so many tokens fit, beside those of the first waiter; 0: now."""
     if rate.tokens is None:
         return 0.0
-    over = sum(entry.tokens for entry in entries.values()) + tokens - rate.tokens
+    held = 0 if first is None else first.tokens
+    over = sum(entry.tokens for entry in entries.values()) + held + tokens - rate.tokens
     until_s = 0.0
     for entry in entries.values():
         if over <= 0:
             break
         over -= entry.tokens
         until_s = entry.until_s
-    return until_s
+    # All have left, and beside the first one there is no room still.
+    return until_s if first is None or over <= 0 else max(until_s, first.until_s)

@@ -21,7 +21,7 @@ from redis.sentinel import Sentinel, SentinelConnectionPool
 from agentloom_worker import limits, telemetry
 from agentloom_worker.clock import Clock
 from agentloom_worker.ids import ClaimToken, DispatchId, RunId
-from agentloom_worker.leases.fast_path import CancelListener, ClaimPair, Rate, Subscription, WatchedRuns
+from agentloom_worker.leases.fast_path import CancelListener, ClaimPair, Rate, Subscription, Waiter, WatchedRuns
 
 ERRORS: Final = (redis.RedisError, OSError)
 SENTINEL: Final = "sentinel://"
@@ -60,7 +60,8 @@ return 1
 
 # A sliding window: a sorted set of `OWNER:TOKENS` by the instant at which each leaves. The member `=` has the sum of
 # their tokens, below zero, as its score: it is changed together with them, by whoever adds or trims them, so it is
-# what a walk over all of them would find; an empty window begins again at nought.
+# what a walk over all of them would find; an empty window begins again at nought. With 0 as their score stand those
+# who wait, `!SINCE:WAITER:TOKENS:UNTIL`, the first of whom others are held back for.
 _ENTER: Final = (
     _RECALL
     + """
@@ -74,28 +75,55 @@ for _, gone in ipairs(redis.call('ZRANGEBYSCORE', key, 1, now)) do
 end
 redis.call('ZREMRANGEBYSCORE', key, 1, now)
 recall(key, now + window)
+local waiter, late = ARGV[7], tonumber(ARGV[8])
+local waiting, since, held, first_until = 0, false, 0, false
+for _, one in ipairs(redis.call('ZRANGEBYSCORE', key, 0, 0)) do
+  local from, who, many, until_ms = string.match(one, '^!(%d+):(.*):(%d+):(%d+)$')
+  if who and who == waiter then
+    since = from
+    redis.call('ZREM', key, one)
+  elseif who and (tonumber(until_ms) <= now or tonumber(until_ms) > now + window + tonumber(ARGV[9])) then
+    redis.call('ZREM', key, one)
+  elseif who then
+    waiting = waiting + 1
+    if waiting == 1 and not since then held, first_until = tonumber(many), tonumber(until_ms) end
+  end
+end
 local entries = redis.call('ZCOUNT', key, 1, '+inf')
 if entries == 0 then used = 0 end
 local free = now
 local member = ARGV[1] .. ':' .. ARGV[3]
 if not redis.call('ZSCORE', key, member) then
   if requests >= 0 and entries >= requests then
-    local rank = entries - requests + 1
-    free = tonumber(redis.call('ZRANGE', key, rank, rank, 'WITHSCORES')[2])
+    local leaving = redis.call('ZRANGEBYSCORE', key, 1, '+inf', 'WITHSCORES', 'LIMIT', entries - requests, 1)
+    free = tonumber(leaving[2])
   end
-  if budget >= 0 and used + tokens > budget then
-    local over = used + tokens - budget
-    local oldest = redis.call('ZRANGE', key, 1, tonumber(ARGV[6]), 'WITHSCORES')
+  local short = false
+  if budget >= 0 and used + held + tokens > budget then
+    local over, fits = used + held + tokens - budget, now
+    local oldest = redis.call('ZRANGEBYSCORE', key, 1, '+inf', 'WITHSCORES', 'LIMIT', 0, tonumber(ARGV[6]))
     for i = 1, #oldest, 2 do
       if over <= 0 then break end
       over = over - tonumber(string.match(oldest[i], ':(%d+)$'))
-      free = math.max(free, tonumber(oldest[i + 1]))
+      fits = tonumber(oldest[i + 1])
+    end
+    if first_until and over > 0 and #oldest == 2 * entries then
+      fits = math.max(fits, math.min(first_until, now + window))
+    end
+    short = fits > now
+    free = math.max(free, fits)
+  end
+  if free > now and waiter ~= '' and (since or (short and waiting < tonumber(ARGV[10]))) then
+    since = since or string.format('%015.0f', now)
+    redis.call('ZADD', key, 0, string.format('!%s:%s:%s:%.0f', since, waiter, ARGV[3], free + late))
+    if redis.call('PTTL', key) < free + late - now then
+      redis.call('PEXPIRE', key, string.format('%.0f', free + late - now))
     end
   end
   if free <= now then
     used = used + tokens
     redis.call('ZADD', key, string.format('%.0f', now + window), member)
-    redis.call('PEXPIRE', key, window)
+    if redis.call('PTTL', key) < window then redis.call('PEXPIRE', key, window) end
   end
 end
 if used > 0 or entries > 0 or free <= now then redis.call('ZADD', key, string.format('%.0f', -used), '=') end
@@ -241,10 +269,14 @@ class RedisFastPath:
         """As FastPath says."""
         self._client.zrem(self._slots(name), owner)
 
-    def enter_window(self, name: str, rate: Rate, owner: str, tokens: int, window_ms: int) -> int:
+    def enter_window(
+        self, name: str, rate: Rate, owner: str, tokens: int, window_ms: int, waiter: Waiter | None = None
+    ) -> int:
         """As FastPath says. The wait for tokens looks at the oldest entries only, so it may be too short."""
         requests, budget = (-1 if bound is None else bound for bound in (rate.requests, rate.tokens))
         args: list[str | int] = [owner, window_ms, tokens, requests, budget, limits.WINDOW_WALK_MAX]
+        args += ["", 0] if waiter is None else [waiter.name, waiter.late_ms]
+        args += [int(1000 * limits.WAITER_LATE_MAX_S), limits.WAITERS_MAX]
         return int(self._enter(keys=[self._window(name)], args=args))
 
     def correct_window(self, name: str, owner: str, before: int, tokens: int) -> None:

@@ -13,7 +13,7 @@ from agentloom_worker.clock import US
 from agentloom_worker.domain.dispatch import Claim
 from agentloom_worker.domain.model import Cancelled, Completed, Executed, Failed, ModelOutcome
 from agentloom_worker.domain.release import ModelBinding
-from agentloom_worker.leases import FastPath, Rate
+from agentloom_worker.leases import FastPath, Rate, Waiter
 from agentloom_worker.runtime.connection import limits_on
 from agentloom_worker.runtime.ports import Chance, Ports
 
@@ -67,7 +67,9 @@ class Share:
     It is not given back but leaves the window by itself, as the provider forgets the request. For one thread.
     """
 
-    def __init__(self, fast: FastPath, name: str, rate: Rate, owner: str, tokens: int, window_ms: int) -> None:
+    def __init__(
+        self, fast: FastPath, name: str, rate: Rate, owner: str, tokens: int, window_ms: int, waiter: str
+    ) -> None:
         self.name = name
         self._fast = fast
         self._name = f"model:{name}"
@@ -76,10 +78,11 @@ class Share:
         # A request above the limit is let through by an empty window, or it would never go.
         self._tokens = tokens if rate.tokens is None else min(tokens, rate.tokens)
         self._window_ms = window_ms
+        self._waiter = Waiter(waiter, int(1000 * limits.WAITER_LATE_S))
 
     def take(self) -> int:
         """Enter the window: 0, or the milliseconds until it is worth asking again."""
-        return self._fast.enter_window(self._name, self._rate, self._owner, self._tokens, self._window_ms)
+        return self._fast.enter_window(self._name, self._rate, self._owner, self._tokens, self._window_ms, self._waiter)
 
     def leave(self) -> None:
         """Leave the window again, where another one is full."""
@@ -107,8 +110,9 @@ def open_shares(ports: Ports, model: ModelBinding, claim: Claim, body_bytes: int
     requests, tokens = (limits_on(limited, model) for limited in (settings.model_requests, settings.model_tokens))
     reserved = -(-body_bytes // limits.BYTES_PER_TOKEN)
     window_ms = int(1000 * settings.model_window_s)
+    owner, waiter = claim.token.hex, claim.dispatch_id.hex
     return tuple(
-        Share(ports.fast, name, Rate(requests.get(name), tokens.get(name)), claim.token.hex, reserved, window_ms)
+        Share(ports.fast, name, Rate(requests.get(name), tokens.get(name)), owner, reserved, window_ms, waiter)
         for name in {**requests, **tokens}
     )
 

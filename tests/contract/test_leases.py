@@ -15,7 +15,7 @@ from redis.sentinel import SentinelConnectionPool
 from agentloom_worker import limits
 from agentloom_worker.clock import ManualClock, SystemClock
 from agentloom_worker.ids import ClaimToken, DispatchId, RunId, SystemIds
-from agentloom_worker.leases import LEASE_STORES, open_fast_path, redis
+from agentloom_worker.leases import LEASE_STORES, Waiter, open_fast_path, redis
 from agentloom_worker.leases.fast_path import FastPath, Rate
 from agentloom_worker.runtime.lane import Lane
 
@@ -454,6 +454,68 @@ def test_window_agrees_with_a_plain_sum_over_what_is_in_it(subject: Subject) -> 
                 there[chosen] = three
 
 
+def waits(store: FastPath, waiter: str, tokens: int, window_ms: int = LONG_MS, budget: int = 100) -> int:
+    """A waiter asks, each time as somebody else: its claims come and go."""
+    owner = str(IDS.new())
+    return store.enter_window("model", Rate(None, budget), owner, tokens, window_ms, Waiter(waiter, SHORT_MS))
+
+
+def test_tokens_that_the_first_waiter_needs_are_left_to_it(subject: Subject) -> None:
+    """A large request would never find room among small ones that come one after another."""
+    assert entered(subject.store, Rate(None, 100), "a", 30, 10_000) == 0
+    assert entered(subject.store, Rate(None, 100), "b", 40) == 0
+    assert 5_000 < waits(subject.other, "large", 60) <= 10_000, "it fits beside b when a has left"
+    assert waits(subject.store, "small", 10) > 0, "30 are free, but with these the large one would wait for b too"
+    subject.store.leave_window("model", "a", 30)
+    assert waits(subject.store, "small", 1) > 0
+    assert waits(subject.other, "large", 60) == 0
+    assert waits(subject.store, "small", 1) > 0, "it is full now"
+    subject.store.leave_window("model", "b", 40)
+    assert waits(subject.store, "small", 40) == 0
+
+
+def test_what_leaves_room_for_the_first_waiter_is_let_through(subject: Subject) -> None:
+    assert entered(subject.store, Rate(None, 100), "a", 60) == 0
+    assert waits(subject.store, "large", 50) > 0
+    subject.other.leave_window("model", "a", 60)
+    assert waits(subject.other, "small", 50) == 0
+    assert waits(subject.store, "another", 1) > 0
+    assert waits(subject.store, "large", 50) == 0
+
+
+def test_a_first_waiter_that_does_not_come_back_holds_nothing_for_long(subject: Subject) -> None:
+    assert entered(subject.store, Rate(None, 100), "a", 100, SHORT_MS) == 0
+    assert 0 < waits(subject.store, "gone", 100, SHORT_MS) <= SHORT_MS
+    subject.passes(lambda: waits(subject.other, "next", 1, SHORT_MS) == 0)
+
+
+def test_only_the_first_of_those_who_wait_is_waited_for_and_then_the_second(subject: Subject) -> None:
+    assert entered(subject.store, Rate(None, 100), "a", 90) == 0
+    assert waits(subject.store, "first", 20) > 0
+    assert waits(subject.store, "second", 90) > 0
+    assert waits(subject.store, "third", 80) > 0
+    subject.other.leave_window("model", "a", 90)
+    assert waits(subject.other, "third", 80) == 0, "beside the first there is room for it"
+    assert waits(subject.store, "second", 90) > 0
+    assert waits(subject.other, "first", 20) == 0
+    assert waits(subject.store, "fourth", 11, LONG_MS, 200) > 0, "100 are free, and the second is the first now"
+    assert waits(subject.store, "fifth", 10, LONG_MS, 200) == 0, "beside the second there is room for it"
+    assert waits(subject.other, "second", 90, LONG_MS, 200) == 0
+
+
+def test_nobody_who_names_no_waiter_is_waited_for(subject: Subject) -> None:
+    assert entered(subject.store, Rate(None, 100), "a", 90) == 0
+    assert entered(subject.store, Rate(None, 100), "large", 100) > 0
+    assert waits(subject.other, "small", 10) == 0
+
+
+def test_no_answer_is_longer_than_the_window_where_another_is_waited_for(subject: Subject) -> None:
+    assert entered(subject.store, Rate(None, 100), "a", 100) == 0
+    assert waits(subject.store, "large", 100) > 0
+    subject.other.leave_window("model", "a", 100)
+    assert LONG_MS - 5_000 < waits(subject.other, "small", 1) <= LONG_MS
+
+
 AN_HOUR_MS = 3_600_000
 over_redis = pytest.mark.parametrize("subject", ["fakeredis", "redis"], indirect=True)
 
@@ -514,6 +576,7 @@ def test_keys_in_redis_begin_with_the_prefix_and_all_expire(redis_url: str, redi
     store.take_slot("model", 1, "a", LONG_MS)
     store.enter_window("model", Rate(1, 1), "a", 1, LONG_MS)
     store.enter_window("model", Rate(1, 1), "b", 1, LONG_MS)
+    store.enter_window("model", Rate(1, 1), "c", 1, LONG_MS // 2, Waiter("c", SHORT_MS))
     store.correct_window("model", "a", 1, 2)
     keys = {
         f"{redis_prefix}lease:dispatch:{dispatch_id.hex}",

@@ -57,9 +57,9 @@ class RecordingFastPath(LocalFastPath):
         self._ask("give_slot")
         super().give_slot(name, owner)
 
-    def enter_window(self, name, rate, owner, tokens, window_ms) -> int:
+    def enter_window(self, name, rate, owner, tokens, window_ms, waiter=None) -> int:
         self._ask("enter_window")
-        return super().enter_window(name, rate, owner, tokens, window_ms)
+        return super().enter_window(name, rate, owner, tokens, window_ms, waiter)
 
     def correct_window(self, name, owner, before, tokens) -> None:
         self._ask("correct_window")

@@ -371,7 +371,7 @@ def test_estimate_stands_where_the_provider_does_not_tell_what_it_took(fast: Loc
     assembly = ChatAssembly(PROFILES["generic"])
     choice = {"index": 0, "delta": {"content": "x"}, "finish_reason": "stop"}
     assembly.apply_frame({"choices": [choice], "usage": usage})
-    share = Share(fast, "script:main", Rate(None, 100), "me", 40, WINDOW_MS)
+    share = Share(fast, "script:main", Rate(None, 100), "me", 40, WINDOW_MS, "row")
     assert share.take() == 0
     share.settle(Completed(assembly.response(request_id=None, transport_sha256="", transport_bytes=0)))
     assert reserved(fast, 100) == 40
@@ -410,14 +410,14 @@ REFUSED_BEFORE = Failure(
 def test_what_was_sent_stays_in_the_window_and_what_was_not_leaves_it(
     fast: LocalFastPath, outcome: ModelOutcome, left: int
 ) -> None:
-    share = Share(fast, "script:main", Rate(None, 100), "me", 40, WINDOW_MS)
+    share = Share(fast, "script:main", Rate(None, 100), "me", 40, WINDOW_MS, "row")
     assert share.take() == 0
     share.settle(outcome)
     assert reserved(fast, 100) == left
 
 
 def test_a_request_larger_than_the_limit_reserves_the_limit(fast: LocalFastPath) -> None:
-    share = Share(fast, "script:main", Rate(None, 100), "me", 4000, WINDOW_MS)
+    share = Share(fast, "script:main", Rate(None, 100), "me", 4000, WINDOW_MS, "row")
     assert share.take() == 0 and reserved(fast, 100) == 100
     share.settle(Completed(ModelResponse("x", (), "stop", usage=Usage(60, 0))))
     assert reserved(fast, 100) == 60
