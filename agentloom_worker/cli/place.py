@@ -10,8 +10,9 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from agentloom_worker.client import Agentloom, database_file, database_url
+from agentloom_worker.client import Agentloom, Settings, database_file, database_url
 from agentloom_worker.errors import Code, RequestError
+from agentloom_worker.settings import load_settings
 
 DEFAULT_FOLDER = ".agentloom"
 EMBEDDED_VARIABLE = "AGENTLOOM_EMBEDDED"
@@ -101,10 +102,16 @@ def open_to_look(place: Place) -> Agentloom:
 
 
 def open_to_run(place: Place, *, workers: bool) -> Agentloom:
-    """A client that runs steps in this process, unless others are to do it; a fleet's broker is left alone then."""
+    """A client that runs steps in this process, unless others are to do it; a fleet's broker is left alone then.
+
+    The steps are run as a worker of a fleet runs them: by the settings of the environment (docs/settings.md).
+    """
     if not workers:
         return open_to_look(place)
-    return Agentloom.connect(place.url, run_workers=True) if place.file is None else Agentloom.embedded(place.file)
+    settings = load_settings({"database": place.url}).runtime(Settings().queues)
+    if place.file is None:
+        return Agentloom.connect(place.url, run_workers=True, settings=settings)
+    return Agentloom.embedded(place.file, settings=settings)
 
 
 def chosen_workers(workers: bool | None, broker: str | None, redis: str | None, place: Place) -> bool:

@@ -15,9 +15,9 @@ _WIDTH = 120
 _HEAD = """\
 # Settings
 
-Every process of a fleet reads its settings from the environment, once, when it starts. `agentloom settings` prints them
-with the values that it finds; `agentloom doctor` looks at what they lead to. This page is `agentloom settings
---markdown`.
+Every process of a fleet reads its settings from the environment, once, when it starts; `agentloom run` and `agentloom
+chat` do too where they run the steps themselves. `agentloom settings` prints them with the values that it finds;
+`agentloom doctor` looks at what they lead to. This page is `agentloom settings --markdown`.
 """
 
 

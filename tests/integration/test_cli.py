@@ -16,6 +16,7 @@ from agentloom_worker.audit import INVARIANTS
 from agentloom_worker.cli.app import main
 from agentloom_worker.client import Agentloom
 from agentloom_worker.devmodel import DevModel, parse_script
+from agentloom_worker.errors import Code, RequestError
 from tests.factories import python_tool, release_document
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,6 +88,25 @@ def test_run_prints_the_answer_alone_and_shows_no_model_text_before(tmp_path: Pa
     assert "loop 1: model asked for 1 call(s)" in err
     assert "loop 1: echo completed" in err
     assert SECRET not in err
+
+
+def test_a_process_that_runs_its_steps_itself_heeds_the_variables_of_a_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = tmp_path / "state"
+    monkeypatch.setenv("AGENTLOOM_KEEP_TRANSPORT", "unusual")
+    with DevModel(parse_script(ANSWERS)) as model:
+        release = write_release(tmp_path, model)
+        assert leave("run", release, "--ask", "hello", "--embedded", state) == 0
+        monkeypatch.setenv("AGENTLOOM_MODEL_LANES", "many")
+        assert leave("run", release, "--ask", "hello", "--embedded", state) == 1
+        assert "AGENTLOOM_MODEL_LANES: word 1" in capsys.readouterr().err
+    with Agentloom.embedded(state) as loom:
+        (run,) = loom.runs()
+        operation = next(step.operation_id for step in loom.steps(run) if step.kind.value == "model")
+        with pytest.raises(RequestError) as nothing:
+            loom.received(operation)
+    assert nothing.value.code is Code.TRANSPORT_NOT_KEPT
 
 
 def test_a_correction_is_shown_by_each_command_and_its_request_is_the_one_that_was_sent(
