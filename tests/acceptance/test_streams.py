@@ -252,7 +252,7 @@ def test_S10_a_whole_json_answer_in_place_of_a_stream_is_the_answer(database_url
         ("text/plain", Code.MODEL_PROTOCOL_ERROR, "the answer is no event stream", 1),
         # A server that declares a stream and sends none of it is like one whose stream broke off.
         ("text/event-stream", Code.MODEL_TRANSPORT_FAILED, "the stream ended before its final frame", 4),
-        ("application/json", Code.MODEL_TRANSPORT_FAILED, "the JSON answer is not whole", 4),
+        ("application/json", Code.MODEL_PROTOCOL_ERROR, "the answer is not JSON", 1),
     ],
 )
 def test_S10_a_web_page_in_place_of_a_stream_fails_the_run_and_none_of_it_is_shown(
