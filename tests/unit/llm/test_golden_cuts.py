@@ -25,6 +25,7 @@ WHOLE = {
     "CRLF": streams.S01.replace(b"\n", b"\r\n"),
     "CR": streams.S01.replace(b"\n", b"\r"),
 }
+SERVERS = {"ollama": streams.OLLAMA, "azure-openai": streams.AZURE}
 RESPONSES = {
     "S06": ("generic", response_streams.S06),
     "S07": ("generic", response_streams.S07),
@@ -59,6 +60,11 @@ def assert_only_the_whole_is_complete(adapter: ModelAdapter, body: bytes) -> Non
 @pytest.mark.parametrize("body", WHOLE.values(), ids=WHOLE)
 def test_S06_S07_S08_a_stream_that_is_broken_off_anywhere_is_not_complete(body: bytes) -> None:
     assert_only_the_whole_is_complete(new_adapter("openai-chat", "generic"), body)
+
+
+@pytest.mark.parametrize(("profile", "body"), SERVERS.items(), ids=SERVERS)
+def test_S02_a_stream_of_a_server_that_is_broken_off_anywhere_is_not_complete(profile: str, body: bytes) -> None:
+    assert_only_the_whole_is_complete(new_adapter("openai-chat", profile), body)
 
 
 @pytest.mark.parametrize(("profile", "body"), RESPONSES.values(), ids=RESPONSES)
