@@ -164,9 +164,9 @@ class LocalFastPath:
                 waiting.pop(me, None)
                 return 0
             wait_ms = min(max(1, math.ceil(1000 * (free_s - now_s))), window_ms)
-            short = tokens_s > now_s and len(waiting) < limits.WAITERS_MAX
-            if waiter is not None and (short or me in waiting):
+            if waiter is not None and (tokens_s > now_s or me in waiting):
                 waiting[me] = _Waiting(tokens, since_s, now_s + (wait_ms + waiter.late_ms) / 1000)
+                _shorten(waiting)
             return wait_ms
 
     def correct_window(self, name: str, owner: str, before: int, tokens: int) -> None:
@@ -185,9 +185,10 @@ class LocalFastPath:
                 return
             del self._windows[name][owner]
             waiting = self._waiting.setdefault(name, {})
-            if waiter is not None and len(waiting) < limits.WAITERS_MAX:
+            if waiter is not None:
                 since_s, until_s = now_s - waiter.waited_ms / 1000, now_s + (wait_ms + waiter.late_ms) / 1000
                 waiting[waiter.name] = _Waiting(before, since_s, until_s)
+                _shorten(waiting)
 
     def close(self) -> None:
         """As FastPath says."""
@@ -196,6 +197,12 @@ class LocalFastPath:
 
     def _alive(self, name: str, now_s: float) -> dict[str, float]:
         return {owner: until_s for owner, until_s in self._slots.get(name, {}).items() if until_s > now_s}
+
+
+def _shorten(waiting: dict[str, _Waiting]) -> None:
+    """Let the last of a line go that has grown too long by one."""
+    if len(waiting) > limits.WAITERS_MAX:
+        del waiting[max(reversed(waiting), key=lambda who: waiting[who].since_s)]
 
 
 def _requests_fit_s(entries: Mapping[str, _Entered], rate: Rate) -> float:

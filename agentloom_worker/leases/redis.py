@@ -63,9 +63,12 @@ return 1
 # what a walk over all of them would find; an empty window begins again at nought. With 0 as their score stand those
 # who wait, `!SINCE:WAITER:TOKENS:UNTIL`, the first of whom others are held back for.
 _STAND: Final = """
-local function stand(key, since, waiter, tokens, now, stays)
+local function stand(key, since, waiter, tokens, now, stays, most)
   redis.call('ZADD', key, 0, string.format('!%015.0f:%s:%s:%.0f', math.max(since, 0), waiter, tokens, now + stays))
   if redis.call('PTTL', key) < stays then redis.call('PEXPIRE', key, string.format('%.0f', stays)) end
+  local line = redis.call('ZRANGEBYSCORE', key, 0, 0)
+  if line[#line] == '=' then table.remove(line) end
+  if #line > most then redis.call('ZREM', key, line[#line]) end
 end
 """
 
@@ -124,8 +127,8 @@ if not redis.call('ZSCORE', key, member) then
     short = fits > now
     free = math.max(free, fits)
   end
-  if free > now and waiter ~= '' and (since or (short and waiting < tonumber(ARGV[10]))) then
-    stand(key, math.min(since or now, began), waiter, ARGV[3], now, free + late - now)
+  if free > now and waiter ~= '' and (since or short) then
+    stand(key, math.min(since or now, began), waiter, ARGV[3], now, free + late - now, tonumber(ARGV[10]))
   end
   if free <= now then
     used = used + tokens
@@ -153,10 +156,11 @@ if after ~= '' then
 end
 redis.call('ZADD', key, string.format('%.0f', -used), '=')
 local waiter = ARGV[3]
-if waiter and redis.call('ZCOUNT', key, 0, 0) < tonumber(ARGV[6]) then
+if waiter then
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
-  stand(key, now - tonumber(ARGV[4]), waiter, string.match(before, ':(%d+)$'), now, tonumber(ARGV[5]))
+  local tokens, stays, most = string.match(before, ':(%d+)$'), tonumber(ARGV[5]), tonumber(ARGV[6])
+  stand(key, now - tonumber(ARGV[4]), waiter, tokens, now, stays, most)
 end
 return 1
 """
