@@ -61,10 +61,10 @@ return 1
 # A sliding window: a sorted set of `OWNER:TOKENS` by the instant at which each leaves. The member `=` has the sum of
 # their tokens, below zero, as its score: it is changed together with them, by whoever adds or trims them, so it is
 # what a walk over all of them would find; an empty window begins again at nought. With 0 as their score stand those
-# who wait, `!SINCE:WAITER:TOKENS:UNTIL`, the first of whom others are held back for.
+# who wait, `!SINCE:WAITER:TOKENS:UNTIL` (SINCE in microseconds), the first of whom others are held back for.
 _STAND: Final = """
 local function stand(key, since, waiter, tokens, now, stays, most)
-  redis.call('ZADD', key, 0, string.format('!%015.0f:%s:%s:%.0f', math.max(since, 0), waiter, tokens, now + stays))
+  redis.call('ZADD', key, 0, string.format('!%018.0f:%s:%s:%.0f', math.max(since, 0), waiter, tokens, now + stays))
   if redis.call('PTTL', key) < stays then redis.call('PEXPIRE', key, string.format('%.0f', stays)) end
   local line = redis.call('ZRANGEBYSCORE', key, 0, 0)
   if line[#line] == '=' then table.remove(line) end
@@ -87,7 +87,8 @@ end
 redis.call('ZREMRANGEBYSCORE', key, 1, now)
 recall(key, now + window)
 local waiter, late = ARGV[7], tonumber(ARGV[8])
-local began = now - tonumber(ARGV[11])
+local now_us = time[1] * 1000000 + time[2]
+local began = now_us - 1000 * tonumber(ARGV[11])
 local waiting, since, held, first_until = 0, false, 0, false
 for _, one in ipairs(redis.call('ZRANGEBYSCORE', key, 0, 0)) do
   local from, who, many, until_ms = string.match(one, '^!(%d+):(.*):(%d+):(%d+)$')
@@ -128,7 +129,7 @@ if not redis.call('ZSCORE', key, member) then
     free = math.max(free, fits)
   end
   if free > now and waiter ~= '' and (since or short) then
-    stand(key, math.min(since or now, began), waiter, ARGV[3], now, free + late - now, tonumber(ARGV[10]))
+    stand(key, math.min(since or now_us, began), waiter, ARGV[3], now, free + late - now, tonumber(ARGV[10]))
   end
   if free <= now then
     used = used + tokens
@@ -160,7 +161,7 @@ if waiter then
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
   local tokens, stays, most = string.match(before, ':(%d+)$'), tonumber(ARGV[5]), tonumber(ARGV[6])
-  stand(key, now - tonumber(ARGV[4]), waiter, tokens, now, stays, most)
+  stand(key, time[1] * 1000000 + time[2] - 1000 * tonumber(ARGV[4]), waiter, tokens, now, stays, most)
 end
 return 1
 """
