@@ -34,7 +34,7 @@ SLOT_AHEAD_MAX_S = 60.0  # no slot stands further ahead of now than this, or tha
 MODEL_WINDOW_S = 60.0  # providers count by the minute
 WINDOW_WALK_MAX = 200
 WAITER_LATE_S = 10.0  # a row that was told to wait for a window is claimed again so long behind its time, at the latest
-WAITERS_MAX = 100  # of a window; who finds so many waiting is not waited for
+WAITERS_MAX = 100  # of a window; who finds so many waiting takes the place of one who waits less long, or none
 WAITER_LATE_MAX_S = 60.0  # nobody is waited for until further ahead of now than this and a window
 BYTES_PER_TOKEN = 3  # of a request's body, for what is reserved of tokens per minute until the usage is known
 

@@ -27,11 +27,13 @@ class Rate:
 class Waiter:
     """Who asks again where it is not let into a window: the name that it keeps, whatever becomes of its claim.
 
-    `late_ms` is how long behind the instant that it is told it comes back at the latest.
+    `late_ms` is how long behind the instant that it is told it comes back at the latest. `waited_ms` is for how long it
+    waits already: who waits longest is the first of a line.
     """
 
     name: str
     late_ms: int
+    waited_ms: int = 0
 
 
 class Subscription(Protocol):
@@ -113,9 +115,9 @@ class FastPath(Protocol):
         the clock (T10): so no answer is above `window_ms`. What is used is the sum of the entries that are there, so no
         counter can leak. More tokens than `rate` has are let through by an empty window only.
 
-        A `waiter` that too few tokens are left for stands in a line. The first of it is waited for: until it comes
-        back, or is late, others are let through only where its tokens fit beside theirs. So a large request finds room
-        however many small ones come. With the store away the answer is 0.
+        A `waiter` that too few tokens are left for stands in a line. The first of it, who waits longest, is waited for:
+        until it comes back, or is late, others are let through only where its tokens fit beside theirs. So a large
+        request finds room however many small ones come. With the store away the answer is 0.
         """
         ...
 
@@ -126,8 +128,11 @@ class FastPath(Protocol):
         """
         ...
 
-    def leave_window(self, name: str, owner: str, before: int) -> None:
-        """Take a request out that was entered with `before` tokens and never sent; one that has left is no matter."""
+    def leave_window(self, name: str, owner: str, before: int, waiter: Waiter | None = None, wait_ms: int = 0) -> None:
+        """Take a request out that was entered with `before` tokens and never sent; one that has left is no matter.
+
+        A `waiter` that another window holds up, and that comes back after `wait_ms`, keeps its place in the line.
+        """
         ...
 
     def close(self) -> None:

@@ -131,9 +131,9 @@ class GuardedFastPath:
         """As FastPath says; if the store is away the estimate stands until it leaves the window."""
         self._ask(lambda: self._store.correct_window(name, owner, before, tokens), None)
 
-    def leave_window(self, name: str, owner: str, before: int) -> None:
+    def leave_window(self, name: str, owner: str, before: int, waiter: Waiter | None = None, wait_ms: int = 0) -> None:
         """As FastPath says; if the store is away the request leaves the window in its time."""
-        self._ask(lambda: self._store.leave_window(name, owner, before), None)
+        self._ask(lambda: self._store.leave_window(name, owner, before, waiter, wait_ms), None)
 
     def close(self) -> None:
         """As FastPath says."""

@@ -26,9 +26,10 @@ class _Entered:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """What somebody needs who was not let into a window, and until when it is waited for."""
+    """What somebody needs who was not let into a window, since when, and until when it is waited for."""
 
     tokens: int
+    since_s: float
     until_s: float
 
 
@@ -52,7 +53,7 @@ class LocalFastPath:
         self._cancels: OrderedDict[RunId, float] = OrderedDict()
         self._slots: dict[str, dict[str, float]] = {}
         self._windows: dict[str, dict[str, _Entered]] = {}
-        self._waiting: dict[str, dict[str, _Waiting]] = {}  # the first one first
+        self._waiting: dict[str, dict[str, _Waiting]] = {}
         self._listeners: list[CancelListener] = []
 
     def note_claim(self, dispatch_id: DispatchId, token: ClaimToken, ttl_ms: int) -> None:
@@ -151,17 +152,21 @@ class LocalFastPath:
             me = "" if waiter is None else waiter.name
             waiting = {who: one for who, one in self._waiting.get(name, {}).items() if who == me or one.until_s > now_s}
             self._waiting[name] = waiting
-            first = next(iter(waiting), me)
-            tokens_s = _tokens_fit_s(entries, rate, tokens, None if first == me else waiting[first])
+            since_s = now_s - (0 if waiter is None else waiter.waited_ms / 1000)
+            if me in waiting:
+                since_s = min(since_s, waiting[me].since_s)
+            first = min(waiting, key=lambda who: waiting[who].since_s, default=me)
+            behind = first != me and waiting[first].since_s <= since_s
+            tokens_s = _tokens_fit_s(entries, rate, tokens, waiting[first] if behind else None)
             free_s = max(_requests_fit_s(entries, rate), tokens_s)
             if free_s <= now_s:
                 entries[owner] = _Entered(tokens, now_s + window_ms / 1000)
                 waiting.pop(me, None)
                 return 0
             wait_ms = min(max(1, math.ceil(1000 * (free_s - now_s))), window_ms)
-            short = tokens_s > now_s and len(waiting) < limits.WAITERS_MAX
-            if waiter is not None and (short or me in waiting):
-                waiting[me] = _Waiting(tokens, now_s + (wait_ms + waiter.late_ms) / 1000)
+            if waiter is not None and (tokens_s > now_s or me in waiting):
+                waiting[me] = _Waiting(tokens, since_s, now_s + (wait_ms + waiter.late_ms) / 1000)
+                _shorten(waiting)
             return wait_ms
 
     def correct_window(self, name: str, owner: str, before: int, tokens: int) -> None:
@@ -171,12 +176,19 @@ class LocalFastPath:
             if entry is not None and entry.tokens == before:
                 self._windows[name][owner] = _Entered(tokens, entry.until_s)
 
-    def leave_window(self, name: str, owner: str, before: int) -> None:
+    def leave_window(self, name: str, owner: str, before: int, waiter: Waiter | None = None, wait_ms: int = 0) -> None:
         """As FastPath says."""
+        now_s = self._clock.monotonic_s()
         with self._lock:
             entry = self._windows.get(name, {}).get(owner)
-            if entry is not None and entry.tokens == before:
-                del self._windows[name][owner]
+            if entry is None or entry.tokens != before:
+                return
+            del self._windows[name][owner]
+            waiting = self._waiting.setdefault(name, {})
+            if waiter is not None:
+                since_s, until_s = now_s - waiter.waited_ms / 1000, now_s + (wait_ms + waiter.late_ms) / 1000
+                waiting[waiter.name] = _Waiting(before, since_s, until_s)
+                _shorten(waiting)
 
     def close(self) -> None:
         """As FastPath says."""
@@ -185,6 +197,12 @@ class LocalFastPath:
 
     def _alive(self, name: str, now_s: float) -> dict[str, float]:
         return {owner: until_s for owner, until_s in self._slots.get(name, {}).items() if until_s > now_s}
+
+
+def _shorten(waiting: dict[str, _Waiting]) -> None:
+    """Let the last of a line go that has grown too long by one."""
+    if len(waiting) > limits.WAITERS_MAX:
+        del waiting[max(reversed(waiting), key=lambda who: waiting[who].since_s)]
 
 
 def _requests_fit_s(entries: Mapping[str, _Entered], rate: Rate) -> float:

@@ -61,9 +61,20 @@ return 1
 # A sliding window: a sorted set of `OWNER:TOKENS` by the instant at which each leaves. The member `=` has the sum of
 # their tokens, below zero, as its score: it is changed together with them, by whoever adds or trims them, so it is
 # what a walk over all of them would find; an empty window begins again at nought. With 0 as their score stand those
-# who wait, `!SINCE:WAITER:TOKENS:UNTIL`, the first of whom others are held back for.
+# who wait, `!SINCE:WAITER:TOKENS:UNTIL` (SINCE in microseconds), the first of whom others are held back for.
+_STAND: Final = """
+local function stand(key, since, waiter, tokens, now, stays, most)
+  redis.call('ZADD', key, 0, string.format('!%018.0f:%s:%s:%.0f', math.max(since, 0), waiter, tokens, now + stays))
+  if redis.call('PTTL', key) < stays then redis.call('PEXPIRE', key, string.format('%.0f', stays)) end
+  local line = redis.call('ZRANGEBYSCORE', key, 0, 0)
+  if line[#line] == '=' then table.remove(line) end
+  if #line > most then redis.call('ZREM', key, line[#line]) end
+end
+"""
+
 _ENTER: Final = (
     _RECALL
+    + _STAND
     + """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -76,17 +87,21 @@ end
 redis.call('ZREMRANGEBYSCORE', key, 1, now)
 recall(key, now + window)
 local waiter, late = ARGV[7], tonumber(ARGV[8])
+local now_us = time[1] * 1000000 + time[2]
+local began = now_us - 1000 * tonumber(ARGV[11])
 local waiting, since, held, first_until = 0, false, 0, false
 for _, one in ipairs(redis.call('ZRANGEBYSCORE', key, 0, 0)) do
   local from, who, many, until_ms = string.match(one, '^!(%d+):(.*):(%d+):(%d+)$')
   if who and who == waiter then
-    since = from
+    since = tonumber(from)
     redis.call('ZREM', key, one)
   elseif who and (tonumber(until_ms) <= now or tonumber(until_ms) > now + window + tonumber(ARGV[9])) then
     redis.call('ZREM', key, one)
   elseif who then
     waiting = waiting + 1
-    if waiting == 1 and not since then held, first_until = tonumber(many), tonumber(until_ms) end
+    if waiting == 1 and not since and tonumber(from) <= began then
+      held, first_until = tonumber(many), tonumber(until_ms)
+    end
   end
 end
 local entries = redis.call('ZCOUNT', key, 1, '+inf')
@@ -113,12 +128,8 @@ if not redis.call('ZSCORE', key, member) then
     short = fits > now
     free = math.max(free, fits)
   end
-  if free > now and waiter ~= '' and (since or (short and waiting < tonumber(ARGV[10]))) then
-    since = since or string.format('%015.0f', now)
-    redis.call('ZADD', key, 0, string.format('!%s:%s:%s:%.0f', since, waiter, ARGV[3], free + late))
-    if redis.call('PTTL', key) < free + late - now then
-      redis.call('PEXPIRE', key, string.format('%.0f', free + late - now))
-    end
+  if free > now and waiter ~= '' and (since or short) then
+    stand(key, math.min(since or now_us, began), waiter, ARGV[3], now, free + late - now, tonumber(ARGV[10]))
   end
   if free <= now then
     used = used + tokens
@@ -131,8 +142,10 @@ return free - now
 """
 )
 
-# Replace one entry by another that leaves at the same instant, or by none.
-_CORRECT: Final = """
+# Replace one entry by another that leaves at the same instant, or by none but a place among those who wait.
+_CORRECT: Final = (
+    _STAND
+    + """
 local key, before, after = KEYS[1], ARGV[1], ARGV[2]
 local leaves = redis.call('ZSCORE', key, before)
 if not leaves then return 0 end
@@ -143,8 +156,16 @@ if after ~= '' then
   used = used + tonumber(string.match(after, ':(%d+)$'))
 end
 redis.call('ZADD', key, string.format('%.0f', -used), '=')
+local waiter = ARGV[3]
+if waiter then
+  local time = redis.call('TIME')
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  local tokens, stays, most = string.match(before, ':(%d+)$'), tonumber(ARGV[5]), tonumber(ARGV[6])
+  stand(key, time[1] * 1000000 + time[2] - 1000 * tonumber(ARGV[4]), waiter, tokens, now, stays, most)
+end
 return 1
 """
+)
 
 
 def connect(url: str, *, retries: int, sentinel_master: str = "mymaster") -> "redis.Redis":
@@ -276,16 +297,19 @@ class RedisFastPath:
         requests, budget = (-1 if bound is None else bound for bound in (rate.requests, rate.tokens))
         args: list[str | int] = [owner, window_ms, tokens, requests, budget, limits.WINDOW_WALK_MAX]
         args += ["", 0] if waiter is None else [waiter.name, waiter.late_ms]
-        args += [int(1000 * limits.WAITER_LATE_MAX_S), limits.WAITERS_MAX]
+        args += [int(1000 * limits.WAITER_LATE_MAX_S), limits.WAITERS_MAX, 0 if waiter is None else waiter.waited_ms]
         return int(self._enter(keys=[self._window(name)], args=args))
 
     def correct_window(self, name: str, owner: str, before: int, tokens: int) -> None:
         """As FastPath says."""
         self._correct(keys=[self._window(name)], args=[f"{owner}:{before}", f"{owner}:{tokens}"])
 
-    def leave_window(self, name: str, owner: str, before: int) -> None:
+    def leave_window(self, name: str, owner: str, before: int, waiter: Waiter | None = None, wait_ms: int = 0) -> None:
         """As FastPath says."""
-        self._correct(keys=[self._window(name)], args=[f"{owner}:{before}", ""])
+        args: list[str | int] = [f"{owner}:{before}", ""]
+        if waiter is not None:
+            args += [waiter.name, waiter.waited_ms, wait_ms + waiter.late_ms, limits.WAITERS_MAX]
+        self._correct(keys=[self._window(name)], args=args)
 
     def close(self) -> None:
         """As FastPath says."""

@@ -31,6 +31,7 @@ from agentloom_worker.llm.profiles import Ending, ErrorClass, Profile
 _DONE = "[DONE]"
 _DECODER = json.JSONDecoder()
 _SAID = ("content", "reasoning_content", "reasoning", "refusal", "tool_calls")
+_NOT_TEXT = ("images", "audio")
 # How a message ends that the model ended, or that was cut where the runtime knows it. A provider's other words mean
 # what its profile says; the rest are no proof of an answer, and no call of such a message may be executed.
 _ENDS = frozenset(ending.value for ending in Ending)
@@ -77,6 +78,7 @@ class ChatAssembly:
         self._by_index: dict[int | str, _OpenCall] = {}
         self._finish_reason: str | None = None
         self._usage: Usage | None = None
+        self._not_text = ""
         self._completion_id: str | None = None
         self._model = ""
         self._done = False
@@ -161,6 +163,8 @@ class ChatAssembly:
         if self._finish_reason == Ending.TOOL_CALLS and not self._calls:
             # What it says is missing may be what the model meant to do.
             raise ModelProtocolError("the finish reason is tool_calls, and there is no call")
+        if self._not_text and not (self._text or self._refusal or self._calls):
+            raise ModelProtocolError(f"the answer is made of {self._not_text}, which nobody here reads")
         for ordinal, call in enumerate(self._calls):
             if not call.name:
                 raise ModelProtocolError(f"tool call {ordinal} has no name")
@@ -245,6 +249,7 @@ class ChatAssembly:
         reasoning = text_of(delta, "reasoning_content") or text_of(delta, "reasoning")
         text = text_of(delta, "content")
         refusal = text_of(delta, "refusal")
+        self._not_text = next((name for name in _NOT_TEXT if delta.get(name)), self._not_text)
         fragments = delta.get("tool_calls") or []
         if not isinstance(fragments, list):
             raise ModelProtocolError("tool_calls is not a list")

@@ -95,6 +95,7 @@ class _Item:
     encrypted: str = ""
     closed: bool = False
     unfinished: bool = False  # it was closed with another status than `completed`
+    not_text: bool = False  # it holds what is made for people to see or hear
 
     def texts(self, kind: str) -> tuple[str, ...]:
         """The texts of the parts of a kind, in order."""
@@ -184,12 +185,15 @@ class ResponsesAssembly:
         for call in calls:
             if not call.name:
                 raise ModelProtocolError(f"tool call {call.ordinal} has no name")
+        text, refusal = self._text(_TEXT), self._text(_REFUSAL)
+        if not (text or refusal or calls) and any(item.not_text for item in self._ordered()):
+            raise ModelProtocolError("the answer is made of what nobody here reads, and of no text")
         return ModelResponse(
-            text=self._text(_TEXT),
+            text=text,
             calls=calls,
             finish_reason=self._finish_reason,
             reasoning=self._reasoning(),
-            refusal=self._text(_REFUSAL),
+            refusal=refusal,
             usage=self._usage,
             provider_request_id=request_id or self._response_id,
             transport_sha256=transport_sha256,
@@ -335,6 +339,8 @@ class ResponsesAssembly:
                 _end_message(item, document)
             case "reasoning":
                 _end_reasoning(item, document)
+            case "image_generation_call":
+                item.not_text = True
         item.closed = True
         return item.first_kind
 
@@ -509,6 +515,8 @@ def _end_message(item: _Item, document: dict[str, Any]) -> None:
         kind = part.get("type")
         if kind in (_TEXT, _REFUSAL):
             whole.parts[kind, number] = [text_of(part, "text" if kind == _TEXT else "refusal")]
+        else:
+            item.not_text = True
     for kind in (_TEXT, _REFUSAL):
         if item.text(kind) not in ("", whole.text(kind)):
             raise ModelProtocolError("a message ends with another text than was streamed")

@@ -68,7 +68,16 @@ class Share:
     """
 
     def __init__(
-        self, fast: FastPath, name: str, rate: Rate, owner: str, tokens: int, window_ms: int, waiter: str
+        self,
+        fast: FastPath,
+        name: str,
+        rate: Rate,
+        owner: str,
+        tokens: int,
+        window_ms: int,
+        waiter: str,
+        *,
+        waited_ms: int = 0,
     ) -> None:
         self.name = name
         self._fast = fast
@@ -78,15 +87,15 @@ class Share:
         # A request above the limit is let through by an empty window, or it would never go.
         self._tokens = tokens if rate.tokens is None else min(tokens, rate.tokens)
         self._window_ms = window_ms
-        self._waiter = Waiter(waiter, int(1000 * limits.WAITER_LATE_S))
+        self._waiter = None if rate.tokens is None else Waiter(waiter, int(1000 * limits.WAITER_LATE_S), waited_ms)
 
     def take(self) -> int:
         """Enter the window: 0, or the milliseconds until it is worth asking again."""
         return self._fast.enter_window(self._name, self._rate, self._owner, self._tokens, self._window_ms, self._waiter)
 
-    def leave(self) -> None:
-        """Leave the window again, where another one is full."""
-        self._fast.leave_window(self._name, self._owner, self._tokens)
+    def leave(self, wait_ms: int) -> None:
+        """Leave the window again where another one is full for so long; the place in its line is kept."""
+        self._fast.leave_window(self._name, self._owner, self._tokens, self._waiter, wait_ms)
 
     def settle(self, outcome: ModelOutcome) -> None:
         """Put what the provider reports in place of the estimate; a request that never left takes nothing."""
@@ -104,15 +113,26 @@ class Share:
                 pass  # Sent, and nobody says what it took: the estimate stands.
 
 
-def open_shares(ports: Ports, model: ModelBinding, claim: Claim, body_bytes: int) -> tuple[Share, ...]:
+def open_shares(
+    ports: Ports, model: ModelBinding, claim: Claim, body_bytes: int, waited_us: int = 0
+) -> tuple[Share, ...]:
     """The shares of an attempt whose body has so many bytes, not taken yet: one for each name that has a limit."""
     settings = ports.settings
     requests, tokens = (limits_on(limited, model) for limited in (settings.model_requests, settings.model_tokens))
     reserved = -(-body_bytes // limits.BYTES_PER_TOKEN)
     window_ms = int(1000 * settings.model_window_s)
-    owner, waiter = claim.token.hex, claim.dispatch_id.hex
+    owner, waiter, waited_ms = claim.token.hex, claim.dispatch_id.hex, max(0, waited_us // 1000)
     return tuple(
-        Share(ports.fast, name, Rate(requests.get(name), tokens.get(name)), owner, reserved, window_ms, waiter)
+        Share(
+            ports.fast,
+            name,
+            Rate(requests.get(name), tokens.get(name)),
+            owner,
+            reserved,
+            window_ms,
+            waiter,
+            waited_ms=waited_ms,
+        )
         for name in {**requests, **tokens}
     )
 

@@ -72,8 +72,8 @@ def perform_model(ports: Ports, slice_: Slice, live: Live) -> tuple[Slice, Outco
         live.cancel(CancelReason.DEADLINE)
         return slice_, ModelEnded(Cancelled(Partial(), sent=False), live.cancellation.reason)
     lanes = open_lanes(ports, binding, live.claim)
-    shares = open_shares(ports, binding, live.claim, body.size_bytes)
     waited_us = 0 if attempt.started_at is None else live.now_us() - attempt.started_at
+    shares = open_shares(ports, binding, live.claim, body.size_bytes, waited_us)
     full = _take_places(ports, lanes, shares, waited_us)
     if full is not None:
         return slice_, full
@@ -112,7 +112,7 @@ def _first_full(ports: Ports, lanes: tuple[Lane, ...], shares: tuple[Share, ...]
         free_ms = share.take()
         if free_ms > 0:
             for other in shares[:entered]:
-                other.leave()
+                other.leave(free_ms)
             return LaneFull(share.name, window_pause_us(ports.chance, free_ms, waited_us), Bound.WINDOW)
     return None
 

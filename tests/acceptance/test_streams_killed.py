@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from agentloom_worker.audit import run_audit
 from agentloom_worker.domain.operation import AttemptState, OperationKind
 from agentloom_worker.domain.run import RunStatus
 from agentloom_worker.ids import RunId
@@ -92,3 +93,4 @@ def test_C09_D18_a_stream_whose_worker_is_killed_is_sent_again_and_nothing_of_it
             sent = [request.arrival for request in model.requests if request.body == body]
             assert sent == [1, 2], f"the same bytes, twice: {place}"
         assert tool_calls == []
+        assert run_audit(ports) == ()

@@ -516,6 +516,52 @@ def test_no_answer_is_longer_than_the_window_where_another_is_waited_for(subject
     assert LONG_MS - 5_000 < waits(subject.other, "small", 1) <= LONG_MS
 
 
+def test_place_in_the_line_is_kept_by_a_waiter_that_another_window_holds_up(subject: Subject) -> None:
+    waiter = Waiter("large", SHORT_MS)
+    assert subject.store.enter_window("model", Rate(None, 100), "a", 60, LONG_MS, waiter) == 0
+    subject.other.leave_window("model", "a", 60, waiter, LONG_MS)
+    assert waits(subject.store, "small", 41) > 0
+    assert waits(subject.other, "small", 40) == 0, "beside the first there is room for it"
+    assert waits(subject.store, "large", 60) == 0
+    subject.other.leave_window("model", "a", 60, Waiter("gone", SHORT_MS), LONG_MS)
+    assert waits(subject.store, "next", 1) > 0, "it is full"
+
+
+def test_who_waits_longest_is_the_first_of_the_line_whenever_it_came_to_it(subject: Subject) -> None:
+    def asks(waiter: str, tokens: int, waited_ms: int) -> int:
+        owner = str(IDS.new())
+        return subject.store.enter_window(
+            "model", Rate(None, 100), owner, tokens, LONG_MS, Waiter(waiter, SHORT_MS, waited_ms)
+        )
+
+    assert entered(subject.store, Rate(None, 100), "a", 100) == 0
+    assert asks("younger", 60, 30_000) > 0
+    assert asks("older", 70, 300_000) > 0
+    assert asks("youngest", 100, 10_000) > 0
+    subject.other.leave_window("model", "a", 100)
+    assert asks("younger", 60, 30_000) > 0, "70 are kept for the older one"
+    assert asks("oldest", 30, 600_000) == 0, "nothing is kept from who waits longer still"
+    assert asks("older", 70, 300_000) == 0
+
+
+def test_who_waits_longest_finds_a_place_in_a_line_that_is_full(subject: Subject) -> None:
+    def asks(waiter: str, tokens: int, waited_ms: int) -> int:
+        owner = str(IDS.new())
+        return subject.store.enter_window(
+            "model", Rate(None, 100), owner, tokens, LONG_MS, Waiter(waiter, SHORT_MS, waited_ms)
+        )
+
+    assert entered(subject.store, Rate(None, 100), "a", 100) == 0
+    for number in range(limits.WAITERS_MAX):
+        assert asks(f"small {number}", 1, 60_000) > 0
+    assert asks("younger", 100, 0) > 0
+    assert asks("older", 90, 600_000) > 0
+    subject.other.leave_window("model", "a", 100)
+    assert asks("another", 11, 30_000) > 0, "90 are kept for the older one"
+    assert asks("another", 10, 30_000) == 0, "and none for the younger one, who found no place"
+    assert asks("older", 90, 600_000) == 0
+
+
 AN_HOUR_MS = 3_600_000
 over_redis = pytest.mark.parametrize("subject", ["fakeredis", "redis"], indirect=True)
 

@@ -65,6 +65,6 @@ class RecordingFastPath(LocalFastPath):
         self._ask("correct_window")
         super().correct_window(name, owner, before, tokens)
 
-    def leave_window(self, name, owner, before) -> None:
+    def leave_window(self, name, owner, before, waiter=None, wait_ms=0) -> None:
         self._ask("leave_window")
-        super().leave_window(name, owner, before)
+        super().leave_window(name, owner, before, waiter, wait_ms)

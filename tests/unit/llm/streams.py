@@ -92,4 +92,29 @@ S10_JSON = json.dumps(
     },
     ensure_ascii=False,
 ).encode()
+# As https://github.com/ollama/ollama/blob/main/openai/openai.go writes them (ToChunk, ToToolCalls): a role in each
+# delta, calls whole, the finish reason beside empty words.
+OLLAMA = (
+    delta(role="assistant", content="", reasoning="so")
+    + delta(role="assistant", content="I look.")
+    + delta(
+        role="assistant",
+        content="",
+        tool_calls=[call(0, id="call_1", function={"name": "add", "arguments": '{"x":1}'})],
+    )
+    + delta("tool_calls", role="assistant", content="")
+    + USAGE
+    + DONE
+).encode()
+# As https://learn.microsoft.com/azure/foundry/openai/concepts/content-streaming shows them, filtered asynchronously:
+# what the prompt was found to be first, and what the words were found to be between them and behind their end.
+AZURE = (
+    frame(choices=[], prompt_filter_results=[{"prompt_index": 0, "content_filter_results": {}}])
+    + ROLE
+    + delta(content="Hi")
+    + frame(choices=[{"index": 0, "finish_reason": None, "content_filter_results": {}, "content_filter_offsets": {}}])
+    + delta("stop")
+    + frame(choices=[{"index": 0, "finish_reason": None, "content_filter_results": {}, "content_filter_offsets": {}}])
+    + DONE
+).encode()
 EMPTY = (ROLE + delta("stop") + DONE).encode()

@@ -385,3 +385,16 @@ def test_a_model_of_another_name_than_was_asked_for_is_kept(said: list[object], 
     assembly.apply_frame(frame("stop"))
     found = assembly.response(request_id=None, transport_sha256="", transport_bytes=0)
     assert found.served_model == expected
+
+
+@pytest.mark.parametrize(("name", "value"), [("images", [{"type": "image_url"}]), ("audio", {"data": "UklGRg=="})])
+def test_an_answer_of_another_kind_than_text_is_not_taken_for_an_empty_one(name: str, value: object) -> None:
+    """Images as gateways give them: https://openrouter.ai/docs/features/multimodal/image-generation."""
+    with pytest.raises(ModelProtocolError, match=f"the answer is made of {name}, which nobody here reads"):
+        assemble(frame(content=""), frame(**{name: value}), frame("stop"))
+    with pytest.raises(ModelProtocolError, match=f"the answer is made of {name}"):
+        document = ChatAssembly(PROFILES["generic"])
+        document.apply_document({"choices": [{"message": {"content": None, name: value}, "finish_reason": "stop"}]})
+        document.response(request_id=None, transport_sha256="", transport_bytes=0)
+    assert assemble(frame(content="Here:"), frame(**{name: value}), frame("stop")).text == "Here:"
+    assert assemble(frame(**{name: None}), frame("stop")).text == ""

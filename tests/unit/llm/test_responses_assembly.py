@@ -408,3 +408,17 @@ def test_a_model_of_another_name_than_was_asked_for_is_kept(said: object, expect
         apply(assembly, *events)
         found = assembly.response(request_id=None, transport_sha256="", transport_bytes=0)
         assert found.served_model == expected
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": "iVBORw=="},
+        {**message(""), "content": [{"type": "output_image", "image_url": "data:"}]},
+    ],
+)
+def test_an_answer_of_another_kind_than_text_is_not_taken_for_an_empty_one(item: dict[str, object]) -> None:
+    found = refused(opened(0, **item), closed(0, **item), ended("completed", item))
+    assert found == "the answer is made of what nobody here reads, and of no text"
+    beside = (closed(0, **item), closed(1, **message("Here.")), ended("completed", item, message("Here.")))
+    assert made(beside).text == "Here."

@@ -34,6 +34,7 @@ from agentloom_worker.llm.chat_assembly import ChatAssembly
 from agentloom_worker.llm.profiles import PROFILES
 from agentloom_worker.runtime.connection import endpoint_of
 from agentloom_worker.runtime.lane import Share, open_lanes, open_shares, pause_us, window_pause_us
+from agentloom_worker.runtime.operations import _first_full
 from agentloom_worker.runtime.ports import Settings
 from agentloom_worker.runtime.publish import resolve_release
 from agentloom_worker.runtime.request import rebuild_request
@@ -498,8 +499,9 @@ def test_full_window_of_an_endpoint_leaves_that_of_its_model(
         assert fast.enter_window(LANE, Rate(1, None), "another", 1, WINDOW_MS) == 0
         run = first_try(worker)
         assert waiting_row(worker, run).last_error == "the window of script:main is full"
-        assert fast.enter_window(ITS_LANE, Rate(1, 1), "probe", 1, WINDOW_MS) == 0, "it is empty"
+        assert fast.enter_window(ITS_LANE, Rate(1, None), "probe", 1, WINDOW_MS) == 0, "it is empty"
         fast.leave_window(ITS_LANE, "probe", 1)
+        assert fast.enter_window(ITS_LANE, Rate(1, 1), "probe", 1, WINDOW_MS) > 0, "and kept for the row"
         model.usage = Usage(70, 20)
         worker.drive()
         assert (run_of(worker.ports, run).status, model.asked) == ("succeeded", 1)
@@ -539,3 +541,36 @@ def settled(folder: Path, clock: ManualClock, model: Model, fast: FastPath, sett
     url = f"sqlite:///{folder}/test.sqlite"
     migrate(url)
     return make_worker(url, clock=clock, scripts={"main": model}, settings=settings, fast=fast, solitary=False)
+
+
+def test_a_large_request_has_its_turn_in_two_windows_at_once(
+    worker: Worker, clock: ManualClock, fast: LocalFastPath
+) -> None:
+    """That of its model and that of the endpoint, each kept full by small ones: it must find room in both together."""
+    settings = Settings(model_tokens={ITS_MODEL: 100, "script:main": 200})
+    ports = replace(worker.ports, settings=settings)
+    tokens = {"large": 90, "ours": 3, "theirs": 3}
+    models = {kind: replace(binding("script:main"), model="dev-model") for kind in tokens}
+    models["theirs"] = replace(models["theirs"], model="another")
+    let_in_at: dict[tuple[int, str], int] = {}
+    due = {(200, "large"): 200}
+    for second in range(1000):
+        due |= {(second, "theirs"): second} | ({(second, "ours"): second} if second % 2 else {})
+        for row in sorted(row for row, at in due.items() if at <= second):
+            born, kind = row
+            row_id = UUID(int=10 * born + list(tokens).index(kind))
+            claim = replace(
+                A_CLAIM, token=ClaimToken(UUID(int=row_id.int << 32 | second)), dispatch_id=DispatchId(row_id)
+            )
+            waited_us = 1_000_000 * (second - born)
+            shares = open_shares(ports, models[kind], claim, 3 * tokens[kind], waited_us)
+            full = _first_full(ports, (), shares, waited_us)
+            if full is None:
+                let_in_at[row] = second
+                del due[row]
+            else:
+                due[row] = second + -(-full.pause_us // 1_000_000)
+        clock.advance(s=1)
+    assert let_in_at[200, "large"] <= 200 + 4 * 60
+    for kind in ("ours", "theirs"):
+        assert len([row for row in let_in_at if row[1] == kind]) > 100, "and the small ones went on"
