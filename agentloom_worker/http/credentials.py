@@ -18,7 +18,7 @@ from agentloom_worker.errors import Code, RunError
 from agentloom_worker.secrecy import keep_secret
 
 ENTRY_POINT_GROUP = "agentloom.credentials"
-_BUILT_IN = frozenset({"env", "file"})
+BUILT_IN = frozenset({"env", "file"})
 _PROVIDER = re.compile(r"[a-z][a-z0-9]{1,31}", re.ASCII)
 
 
@@ -88,14 +88,14 @@ def learn_secrets(references: Iterable[str], now_s: float) -> None:
         except CredentialError as error:
             if error.transient:
                 again_s = now_s + limits.CREDENTIAL_LEARN_PAUSE_S
-        if reference.partition(":")[0] not in _BUILT_IN:
+        if reference.partition(":")[0] not in BUILT_IN:
             _ask_again_s[reference] = again_s
 
 
 def installed_providers() -> tuple[str, ...]:
     """The names under which a reference reaches a provider here, whether it works or not."""
     names = {point.name for point in entry_points(group=ENTRY_POINT_GROUP)}
-    return tuple(sorted(name for name in names - _BUILT_IN if _PROVIDER.fullmatch(name)))
+    return tuple(sorted(name for name in names - BUILT_IN if _PROVIDER.fullmatch(name)))
 
 
 def _read_file(reference: str, path: Path) -> str:

@@ -14,6 +14,7 @@ from agentloom_worker.capabilities.problem import DeclarationError
 from agentloom_worker.domain.capability import CapabilitySpec, Effect
 from agentloom_worker.domain.policy import RetryPolicy
 from agentloom_worker.domain.release import (
+    FrozenRelease,
     ModelBinding,
     freeze_release,
     http_spec,
@@ -22,6 +23,7 @@ from agentloom_worker.domain.release import (
     validate_context,
 )
 from agentloom_worker.errors import Code, ReleaseInvalidError, RequestError
+from agentloom_worker.http.credentials import BUILT_IN, installed_providers
 from agentloom_worker.ids import OwnerId, ReleaseId
 from agentloom_worker.llm.profiles import PROFILES
 from agentloom_worker.llm.profiles.check import model_problems, model_warnings
@@ -62,7 +64,7 @@ def resolve_release(source: bytes | str | dict[str, object]) -> ResolvedRelease:
     tools = _declare(document)
     frozen = freeze_release(document, tools)
     release = load_release(frozen.body)
-    warnings = [*validate_context(release), *_model_warnings(release.model)]
+    warnings = [*validate_context(release), *_model_warnings(release.model), *_unused(document), *_unknown(release)]
     return ResolvedRelease(release.agent_id, release.schema_version, frozen.body, frozen.digest, tuple(warnings))
 
 
@@ -93,6 +95,24 @@ def _parse(source: bytes | str | dict[str, object]) -> ReleaseDocument:
 
 def _model_warnings(model: ModelBinding) -> Iterator[str]:
     return model_warnings(model.profile, model.model, model.context_window_tokens, model.model_max_output_tokens)
+
+
+def _unused(document: ReleaseDocument) -> Iterator[str]:
+    for noun, defined, used in (
+        ("tool", document.tools, {*document.agent.tools}),
+        ("model", document.models, {document.agent.model}),
+    ):
+        for key in sorted({*defined} - used):
+            yield f"{noun} {key} is defined, and no agent uses it"
+
+
+def _unknown(release: FrozenRelease) -> Iterator[str]:
+    """References that nothing here can resolve; a worker may have what this process has not."""
+    known = {*installed_providers(), *BUILT_IN}
+    for reference in sorted(release.credential_refs):
+        provider = reference.partition(":")[0]
+        if provider not in known:
+            yield f"credential {reference}: no provider {provider} is installed here, and every worker needs it"
 
 
 def _declare(document: ReleaseDocument) -> tuple[CapabilitySpec, ...]:

@@ -26,7 +26,7 @@ from agentloom_worker.llm.profiles import PROFILES, Ending, ErrorClass, Profile,
 from agentloom_worker.llm.responses_assembly import ResponsesAssembly
 from agentloom_worker.runtime.publish import resolve_release
 from agentloom_worker.wire.release import DialectDocument, parse_release
-from tests.factories import release_document
+from tests.factories import python_tool, release_document
 from tests.unit.llm.test_role_order import CONVERSATION, PARAMETERS
 
 BODIES = Path(__file__).parents[2] / "golden" / "openai_chat_1" / "profiles.json"
@@ -375,6 +375,19 @@ def test_a_window_beyond_the_documented_one_is_a_warning_with_its_source() -> No
     )
     document["models"]["main"]["context_window_tokens"] = 262_144
     assert resolve_release(document).warnings == ()
+
+
+def test_what_is_defined_and_unused_or_known_to_nobody_here_is_a_warning() -> None:
+    document = release_document(tools={"echo": python_tool()})
+    assert resolve_release(document).warnings == ()
+    document["tools"]["spare"] = python_tool()
+    document["models"]["other"] = {**document["models"]["main"]}
+    document["models"]["main"]["credential"] = "ven:MODEL_KEY"
+    assert resolve_release(document).warnings == (
+        "tool spare is defined, and no agent uses it",
+        "model other is defined, and no agent uses it",
+        "credential ven:MODEL_KEY: no provider ven is installed here, and every worker needs it",
+    )
 
 
 def test_a_window_is_required_though_it_is_documented() -> None:
