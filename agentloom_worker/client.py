@@ -29,7 +29,7 @@ from agentloom_worker.domain.process import WorkerProcess
 from agentloom_worker.domain.run import RunEvent, RunStatus
 from agentloom_worker.domain.session import InputKind, OnBusy, Session
 from agentloom_worker.domain.transport import Transport
-from agentloom_worker.embedded import Dispatcher, RunSignal, make_dispatcher
+from agentloom_worker.embedded import POLL_LONGEST_S, Dispatcher, RunSignal, RunWatch, make_dispatcher
 from agentloom_worker.errors import Code, RequestError, TransientError
 from agentloom_worker.ids import DispatchId, InputId, OperationId, ReleaseId, RunId, SessionId
 from agentloom_worker.llm.adapters.scripted import Script
@@ -73,9 +73,6 @@ from agentloom_worker.settings import FleetSettings, load_settings
 
 FILE_NAME = "agentloom.sqlite"
 FILE_SUFFIXES = frozenset({".sqlite", ".sqlite3", ".db"})
-SIGNAL_WAIT_S = 0.25
-POLL_FIRST_S = 0.02
-POLL_LONGEST_S = 0.5
 EVENTS_PAGE = 500
 TERMINAL_EVENTS = frozenset(f"run.{status.value}" for status in RunStatus if status.terminal)
 
@@ -327,7 +324,7 @@ class Agentloom:
         """
         run_id = run_id_of(run)
         until_s = self.ports.clock.monotonic_s() + timeout_s
-        watch = _Watch(self.ports, self._signal, self._closed, local=self._dispatcher is not None)
+        watch = RunWatch(self.ports, self._signal, self._closed, local=self._dispatcher is not None)
         while True:
             self._require_open()
             watch.look()
@@ -361,7 +358,7 @@ class Agentloom:
     def _events(self, run_id: RunId, after: int, *, follow: bool, timeout_s: float | None) -> Iterator[RunEvent]:
         clock = self.ports.clock
         until_s = None if timeout_s is None else clock.monotonic_s() + timeout_s
-        watch = _Watch(self.ports, self._signal, self._closed, local=self._dispatcher is not None)
+        watch = RunWatch(self.ports, self._signal, self._closed, local=self._dispatcher is not None)
         while True:
             self._require_open()
             watch.look()
@@ -540,30 +537,6 @@ class Agentloom:
     def _require_open(self) -> None:
         if self._closed.is_set():
             raise RequestError(Code.INPUT_INVALID, "this client is closed: open another one")
-
-
-class _Watch:
-    """Bounded waits for news of a run: this process's signal, and polls that grow slower where others work."""
-
-    def __init__(self, ports: Ports, signal: RunSignal, closed: threading.Event, *, local: bool) -> None:
-        self._ports = ports
-        self._signal = signal
-        self._closed = closed
-        self._local = local
-        self._seen = 0
-        self._pause_s = POLL_FIRST_S
-
-    def look(self) -> None:
-        """Call it before reading the rows: news that comes after it ends the next wait at once."""
-        self._seen = self._signal.count
-
-    def wait(self, longest_s: float) -> None:
-        """Wait for news; a little while at most, since another process may have it."""
-        if self._local:
-            self._signal.wait(self._seen, min(longest_s, SIGNAL_WAIT_S))
-            return
-        self._ports.clock.wait(self._closed, min(longest_s, self._pause_s))
-        self._pause_s = min(2 * self._pause_s, POLL_LONGEST_S)
 
 
 def read_release(path: Path) -> bytes:

@@ -29,6 +29,9 @@ POLL_S = 0.05
 IDLE_POLL_S = 0.25  # rows of other processes, and those whose time has come, wait so long at most
 SEEN_EVERY_S = 5.0
 COLLECT_EVERY_S = 3600.0
+_SIGNAL_WAIT_S = 0.25  # the waits of a client that watches a run
+_POLL_FIRST_S = 0.02
+POLL_LONGEST_S = 0.5
 
 
 class WakeUps:
@@ -106,6 +109,30 @@ class RunSignal:
             if self._count == seen:
                 self._changed.wait(timeout_s)
             return self._count
+
+
+class RunWatch:
+    """Bounded waits for news of a run: this process's signal, and polls that grow slower where others work."""
+
+    def __init__(self, ports: Ports, signal: RunSignal, closed: threading.Event, *, local: bool) -> None:
+        self._ports = ports
+        self._signal = signal
+        self._closed = closed
+        self._local = local
+        self._seen = 0
+        self._pause_s = _POLL_FIRST_S
+
+    def look(self) -> None:
+        """Call it before reading the rows: news that comes after it ends the next wait at once."""
+        self._seen = self._signal.count
+
+    def wait(self, longest_s: float) -> None:
+        """Wait for news; a little while at most, since another process may have it."""
+        if self._local:
+            self._signal.wait(self._seen, min(longest_s, _SIGNAL_WAIT_S))
+            return
+        self._ports.clock.wait(self._closed, min(longest_s, self._pause_s))
+        self._pause_s = min(2 * self._pause_s, POLL_LONGEST_S)
 
 
 @dataclass
