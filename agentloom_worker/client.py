@@ -51,6 +51,7 @@ from agentloom_worker.runtime.inspect import (
     list_steps,
     list_summaries,
     read_result,
+    require_operation,
     require_run,
 )
 from agentloom_worker.runtime.named import (
@@ -521,11 +522,7 @@ class Agentloom:
 
     def _operation(self, operation: UUID | str) -> Operation:
         self._require_open()
-        operation_id = to_uuid(operation, "operation")
-        found = self.ports.store.load_operation(operation_id)
-        if found is None:
-            raise RequestError(Code.OPERATION_NOT_FOUND, f"there is no operation {operation_id}")
-        return found
+        return require_operation(self.ports, to_uuid(operation, "operation"))
 
     def _session(self, session: SessionLike) -> Session:
         session_id = session_id_of(session)

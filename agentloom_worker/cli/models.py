@@ -18,7 +18,7 @@ from agentloom_worker.http.credentials import installed_providers, resolve_crede
 from agentloom_worker.llm import discover as discovery
 from agentloom_worker.llm import probe as probing
 from agentloom_worker.llm.endpoint import Endpoint, EndpointClient, shown
-from agentloom_worker.llm.profiles import PROFILES, Profile, custom_profile
+from agentloom_worker.llm.profiles import PROFILES, Profile, profile_of
 from agentloom_worker.llm.profiles.custom import CUSTOM
 from agentloom_worker.llm.profiles.generic import GENERIC
 from agentloom_worker.runtime.publish import resolve_model
@@ -234,9 +234,8 @@ def _refuse_beside_release(**options: str | None) -> None:
 def _released(file: Path, key: str | None) -> _Subject:
     """A model entry as a run is given it: validated, with the flags of its dialect."""
     bound = resolve_model(read_release(file), key)
-    profile = custom_profile(bound.dialect) if bound.dialect else PROFILES[bound.profile]
-    if bound.encrypted_reasoning:
-        profile = profile.encrypting()
+    profile = profile_of(bound.profile, bound.dialect, encrypted_reasoning=bound.encrypted_reasoning)
+    assert profile is not None, "the release was checked"
     return _Subject(
         profile,
         bound.model,

@@ -89,14 +89,20 @@ def refuse_error(frame: dict[str, Any], profile: Profile) -> None:
 
 def refuse_bare_error(body: bytes, profile: Profile) -> None:
     """Raises ProviderReportedError for a body that is an error as one JSON document, where events were announced."""
+    document = first_object(body)
+    if document is not None:
+        refuse_error(document, profile)
+
+
+def first_object(body: bytes) -> dict[str, Any] | None:
+    """The JSON object that a body is, or the first of the list that it is, as Gemini sends errors; None for others."""
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
-        return
+        return None
     if isinstance(document, list) and document:
         document = document[0]
-    if isinstance(document, dict):
-        refuse_error(document, profile)
+    return document if isinstance(document, dict) else None
 
 
 def text_of(fields: dict[str, object], name: str) -> str:

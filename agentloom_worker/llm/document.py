@@ -7,6 +7,7 @@ from agentloom_worker.llm.assembly import IncompleteAnswerError, ModelProtocolEr
 
 _BLANKS = b" \t\r\n"
 _BOM = b"\xef\xbb\xbf"
+_BEGINNINGS = (b"", b"{", b"[")  # of a document that can be an answer, or of nothing yet
 _CUT = frozenset({"unexpected end of data", "truncated data"})  # what codecs say of half a character
 
 
@@ -31,7 +32,7 @@ class DocumentBody:
             piece = piece.lstrip(_BLANKS)
         self._body += piece
         begins = bytes(self._body[:4])
-        looks_so = begins.removeprefix(_BOM)[:1] in (b"", b"{", b"[") or _BOM.startswith(begins)
+        looks_so = begins.removeprefix(_BOM)[:1] in _BEGINNINGS or _BOM.startswith(begins)
         if not looks_so or len(self._body) > limits.SSE_EVENT_BYTES_MAX:
             self._dropped = True
             self._body.clear()
@@ -39,7 +40,7 @@ class DocumentBody:
     @property
     def is_object(self) -> bool:
         """Whether what was taken looks like a JSON object, whole or not."""
-        return self._body.removeprefix(_BOM)[:1] == b"{"
+        return bytes(self._body[:4]).removeprefix(_BOM)[:1] == b"{"
 
     @property
     def bytes(self) -> bytes:
@@ -57,8 +58,7 @@ class DocumentBody:
         except ValueError as error:
             if isinstance(error, json.JSONDecodeError) and error.msg == "Extra data":
                 raise ModelProtocolError("something follows the JSON answer") from error
-            begins = self.bytes.removeprefix(_BOM).lstrip(_BLANKS)[:1]
-            if begins not in (b"", b"{", b"["):
+            if self.bytes.removeprefix(_BOM).lstrip(_BLANKS)[:1] not in _BEGINNINGS:
                 raise ModelProtocolError("the answer is not JSON") from error
             # Where the connection's end ends the body, a cut answer looks like this and like nothing else.
             raise IncompleteAnswerError("the JSON answer is not whole") from error

@@ -4,7 +4,6 @@
 5xx may have generated and been paid (`unknown`); an error inside a 200 answer began (`executed`).
 """
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from agentloom_worker.domain.policy import RetryClass
 from agentloom_worker.errors import Code
 from agentloom_worker.http.redaction import redact
 from agentloom_worker.http.retry_after import retry_after_ms
+from agentloom_worker.llm.assembly import first_object
 from agentloom_worker.llm.profiles import ErrorClass, Profile
 
 _TRANSPORT_STATUSES = frozenset({500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
@@ -78,15 +78,8 @@ class ProviderError:
 
 def parse_error(body: bytes) -> ProviderError:
     """Find the error object in an error body of any kind; nothing is quoted from a body that has none."""
-    try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
-        return ProviderError(frozenset(), "")
-    if isinstance(document, list) and document:
-        document = document[0]
-    if isinstance(document, dict):
-        return error_of(document.get("error") or document)
-    return ProviderError(frozenset(), "")
+    document = first_object(body)
+    return ProviderError(frozenset(), "") if document is None else error_of(document.get("error") or document)
 
 
 def error_of(error: object) -> ProviderError:

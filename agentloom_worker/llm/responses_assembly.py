@@ -405,8 +405,6 @@ class ResponsesAssembly:
             self._items, self._left = final._items, []
 
     def _ordered(self) -> list[_Item]:
-        if not self._left:
-            return [self._items[number] for number in sorted(self._items)]
         return [item for _, item in sorted([*self._left, *self._items.items()], key=itemgetter(0))]
 
     def _text(self, part: str) -> str:

@@ -163,6 +163,14 @@ def require_run(ports: Ports, run_id: UUID) -> Run:
     return run
 
 
+def require_operation(ports: Ports, operation_id: UUID) -> Operation:
+    """An operation. Raises RequestError(OPERATION_NOT_FOUND)."""
+    operation = ports.store.load_operation(operation_id)
+    if operation is None:
+        raise RequestError(Code.OPERATION_NOT_FOUND, f"there is no operation {operation_id}")
+    return operation
+
+
 def read_result(ports: Ports, run_id: UUID) -> RunResult:
     """A run as it stands, with its answer if it has succeeded. Raises RequestError(RUN_NOT_FOUND)."""
     run = require_run(ports, run_id)

@@ -16,6 +16,7 @@ from agentloom_worker.errors import Code, InvariantError, RequestError
 from agentloom_worker.frozen import replace
 from agentloom_worker.http.recording import Recording
 from agentloom_worker.ids import OwnerId
+from agentloom_worker.runtime.inspect import require_operation
 from agentloom_worker.runtime.payload import make_payload
 from agentloom_worker.runtime.ports import KeepTransport, Ports
 
@@ -67,9 +68,7 @@ def read_transport(ports: Ports, operation_id: UUID, attempt_no: int | None) -> 
 
     Raises RequestError OPERATION_NOT_FOUND, ATTEMPT_NOT_FOUND, TRANSPORT_NOT_KEPT.
     """
-    operation = ports.store.load_operation(operation_id)
-    if operation is None:
-        raise RequestError(Code.OPERATION_NOT_FOUND, f"there is no operation {operation_id}")
+    operation = require_operation(ports, operation_id)
     run = ports.store.load_run(operation.run_id)
     if run is None:
         raise InvariantError(f"run {operation.run_id} of an operation is missing")

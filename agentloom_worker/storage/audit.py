@@ -19,8 +19,6 @@ from agentloom_worker.domain.run import (
     LoopTicket,
     Phase,
     RunStatus,
-    ScopeStatus,
-    TicketState,
 )
 from agentloom_worker.domain.session import DeliveryState, InputKind
 from agentloom_worker.ids import (
@@ -30,7 +28,6 @@ from agentloom_worker.ids import (
     ContextId,
     DeliveryId,
     DispatchId,
-    GraphId,
     InputId,
     InvocationId,
     NodeId,
@@ -126,29 +123,12 @@ def load_run_rows(conn: sa.Connection, run_id: RunId) -> RunRows | None:
 
 def _list_graphs(conn: sa.Connection, run_id: RunId) -> Iterator[GraphExecution]:
     query = sa.select(graph_execution).where(graph_execution.c.run_id == run_id)
-    return _pages(
-        conn,
-        query,
-        (graph_execution.c.graph_id,),
-        lambda row: GraphExecution(GraphId(row.graph_id), RunId(row.run_id), ScopeStatus(row.status), row.revision),
-    )
+    return _pages(conn, query, (graph_execution.c.graph_id,), trees.to_graph)
 
 
 def _list_invocations(conn: sa.Connection, run_id: RunId) -> Iterator[AgentInvocation]:
     query = sa.select(agent_invocation).where(agent_invocation.c.run_id == run_id)
-    return _pages(
-        conn,
-        query,
-        (agent_invocation.c.invocation_id,),
-        lambda row: AgentInvocation(
-            InvocationId(row.invocation_id),
-            RunId(row.run_id),
-            GraphId(row.graph_id),
-            row.binding_key,
-            ScopeStatus(row.status),
-            row.revision,
-        ),
-    )
+    return _pages(conn, query, (agent_invocation.c.invocation_id,), trees.to_invocation)
 
 
 def _list_nodes(conn: sa.Connection, run_id: RunId) -> Iterator[NodeRow]:
@@ -170,12 +150,7 @@ def _list_contexts(conn: sa.Connection, run_id: RunId) -> Iterator[RoleContext]:
 
 def _list_tickets(conn: sa.Connection, run_id: RunId) -> Iterator[LoopTicket]:
     query = sa.select(loop_ticket).where(loop_ticket.c.run_id == run_id)
-    return _pages(
-        conn,
-        query,
-        (loop_ticket.c.loop_no,),
-        lambda row: LoopTicket(RunId(row.run_id), row.loop_no, OperationId(row.operation_id), TicketState(row.state)),
-    )
+    return _pages(conn, query, (loop_ticket.c.loop_no,), trees.to_ticket)
 
 
 def _list_batches(conn: sa.Connection, run_id: RunId) -> Iterator[CallBatch]:

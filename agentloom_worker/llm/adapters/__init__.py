@@ -9,7 +9,7 @@ from agentloom_worker.llm.adapter import ModelAdapter
 from agentloom_worker.llm.adapters.openai_chat import OpenAIChatAdapter
 from agentloom_worker.llm.adapters.openai_responses import OpenAIResponsesAdapter
 from agentloom_worker.llm.adapters.scripted import Script, ScriptedAdapter
-from agentloom_worker.llm.profiles import PROFILES, Profile, custom_profile
+from agentloom_worker.llm.profiles import Profile, profile_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,10 @@ class Adapters:
 
     def _make(self, key: tuple[str, str, str, bool]) -> ModelAdapter | None:
         protocol, name, dialect, encrypted_reasoning = key
-        make, profile = ADAPTERS.get(protocol), custom_profile(dialect) if dialect else PROFILES.get(name)
+        make = ADAPTERS.get(protocol)
+        profile = None if make is None else profile_of(name, dialect, encrypted_reasoning=encrypted_reasoning)
         if make is None or profile is None:
             return None
-        if encrypted_reasoning:
-            profile = profile.encrypting()
         with self._lock:
             if key not in self._made:
                 self._made[key] = make(self._ports, profile)

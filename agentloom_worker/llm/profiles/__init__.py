@@ -49,6 +49,16 @@ PROFILES: dict[str, Profile] = {
     )
 }
 
+
+def profile_of(name: str, dialect: str = "", *, encrypted_reasoning: bool = False) -> Profile | None:
+    """The profile that a release's model is spoken to with; `dialect` are the flags of `custom`. None: unknown here.
+
+    Raises RunError(MODEL_FEATURE_UNSUPPORTED) where it does not carry the encrypted reasoning that is asked for.
+    """
+    profile = custom_profile(dialect) if dialect else PROFILES.get(name)
+    return profile.encrypting() if profile is not None and encrypted_reasoning else profile
+
+
 __all__ = [
     "PROFILES",
     "Ending",
@@ -59,4 +69,5 @@ __all__ = [
     "Profile",
     "ReasoningReplay",
     "custom_profile",
+    "profile_of",
 ]
