@@ -114,7 +114,11 @@ class _Unpacking:
             try:
                 piece = self._member.decompress(packed, room)
             except zlib.error:
-                yield _as_far_as_it_goes(before, packed)
+                piece = _as_far_as_it_goes(before, packed)
+                yield piece
+                self._left -= len(piece)
+                if self.full:
+                    return
                 raise httpx.DecodingError("the body is not packed as it says") from None
             yield piece
             self._left -= len(piece)
@@ -128,8 +132,9 @@ def _as_far_as_it_goes(unpacking: "zlib._Decompress", packed: bytes) -> bytes:
     """What stands before a fault, which is less than a piece: the same wherever the bytes were cut."""
     pieces: list[bytes] = []
     try:
-        for at in range(len(packed) + 1):
-            given = packed[at : at + 1]
+        # What is due of the bytes before comes first, without one more: a fault takes along what is written with it.
+        for end in range(len(packed) + 1):
+            given = packed[max(end - 1, 0) : end]
             # One byte may hold many, and its fault may stand between them.
             while piece := unpacking.decompress(given, 1):
                 pieces.append(piece)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import httpx
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentloom_worker import limits
@@ -49,6 +49,8 @@ def pieces_of(packed: bytes, cuts: list[int]) -> list[bytes]:
     bytes_max=st.sampled_from([1000, 599, 250, 3]),
     piece_max=st.sampled_from([1, 5, 65_536]),
 )
+@example(b"\0\0\0\0\x91\\\0\0\x01\0\0\x02", "deflate", [], 66, 1000, 1)
+@example(b"\0\0\0" * 200, "deflate", [10], 3, 599, 1)
 def test_any_split_of_a_packed_body_is_the_same_body(
     body: bytes, coding: str, cuts: list[int], spoilt_at: int | None, bytes_max: int, piece_max: int
 ) -> None:
